@@ -32,9 +32,8 @@ def maxtext(
     no loss.
     """
     columns = ("input_ids", "targets", "positions", "segment_ids")
-    for batch in tl.DataLoader(
-        data, batch_size, epochs=None, columns=columns, sharding=sharding
-    ):
+    options = {"epochs": None, "columns": columns, "sharding": sharding}
+    for batch in tl.DataLoader(data, batch_size, **options):
         ids, targets, positions, segments = (batch[name] for name in columns)
         learned = {
             "targets": targets.clip(0),

@@ -1,5 +1,6 @@
-"""The Prefect flows of Tokenlake: ``tokenize``, ``mix``, ``clean``, ``verify``,
-``push`` and ``work``.
+"""The Prefect flows of Tokenlake.
+
+They are ``tokenize``, ``mix``, ``clean``, ``verify``, ``push`` and ``work``.
 
 A module is named like its flow, and deployments name both:
 ``tokenlake_flows.tokenize:tokenize``. A flow is a graph of tasks of

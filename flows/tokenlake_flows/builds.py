@@ -1,6 +1,4 @@
-"""How the flows `tokenize` and `mix` run their graphs: with an engine, progress, and
-a state that says how it ended.
-"""
+"""The runs of the flows `tokenize` and `mix`: an engine, progress and a final state."""
 
 from __future__ import annotations
 
@@ -41,20 +39,24 @@ def run_build(
     executor: str | None,
     work_runs: int | None,
 ) -> Summary | State[Any]:
-    """Run a graph with the engine that a command has made ready, or with one for the
-    parameters of a deployment's run.
+    """Run a graph with the engine of a command, or with one for a deployment's run.
+
+    The engine of a deployment's run is made from its parameters.
 
     Args:
         flow: Name of the flow.
-        graph: Its tasks.
-        request: Returns the configuration that the parameters describe; takes `report`
-            and `bounds`.
-        workers: Worker processes. 0 or None: one per core.
-        executor: Where units run. Empty or None: on this machine.
+        graph: Function that submits the tasks.
+        request: Function that returns the configuration that the parameters describe;
+            it takes `report` and `bounds`.
+        workers: Number of worker processes. 0 or None: one per core.
+        executor: Place where units run. Empty or None: this machine.
         work_runs: Number of runs of `work/units` to start. 0 or None: none.
     """
+    # The flow's name stands for the build in messages until the configuration is known.
     build_name = flow
     try:
+        # Prefect may have replaced the handler of SIGTERM: a stop must still end the
+        # workers.
         with termination.handled_again():
             engine = take_engine()
             if engine is None:
@@ -66,14 +68,19 @@ def run_build(
                 # This run has none.
                 waits_for_others = executor == "store" and bool(work_runs)
                 own_workers = None if waits_for_others else workers
-                name = cast("ExecutorName | None", executor or None)
-                engine = LocalEngine(config, workers=own_workers, executor=name)
+                executor_name = cast("ExecutorName | None", executor or None)
+                engine = LocalEngine(
+                    config, workers=own_workers, executor=executor_name
+                )
+            # Everything from here on ends with the build: the watch for a cancellation,
+            # the progress, and the runs that help.
             build_name = engine.config.name or "build"
             progress = progress_shown(engine, artifact_key("progress", build_name))
-            helped = _helped(engine, work_runs or 0, workers or 0)
-            with engine, cancellable(engine), progress, helped:
+            helpers = _helped(engine, work_runs or 0, workers or 0)
+            with engine, cancellable(engine), progress, helpers:
                 return graph(engine)
     except (KeyboardInterrupt, TokenlakeError) as error:
+        # A cancelled run needs no page about a failure.
         is_cancelled = isinstance(error, KeyboardInterrupt | CancelledError)
         if not is_cancelled:
             show_failure(build_name, error)
@@ -83,7 +90,11 @@ def run_build(
 def _helped(
     engine: LocalEngine, work_runs: int, workers: int
 ) -> AbstractContextManager[object]:
-    """Have runs of `work/units` build for an engine that waits for others."""
+    """Return a context in which runs of `work/units` build for an engine that waits.
+
+    Without such runs, it is an empty context.
+    """
+    # The sources of a mixture are built by the runs of the mixture.
     if not work_runs or engine.is_part:
         return nullcontext()
     pool = engine.pool

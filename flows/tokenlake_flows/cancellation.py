@@ -13,32 +13,34 @@ from prefect.context import FlowRunContext
 from tokenlake.runs.engine import LocalEngine
 
 _LOOK_SECONDS: Final = 1.5
-"""Seconds between two looks at the state of the run."""
+"""Seconds between two checks of the run's state."""
 
 
 @contextmanager
 def cancellable(engine: LocalEngine) -> Generator[None]:
     """Cancel ``engine`` when the flow run is cancelled on the server.
 
-    A worker ends a deployment's run by signal; a run started by a command has no such
-    guard and looks for itself.
+    A worker ends a deployment's run by signal. A run started by a command has no such
+    guard, and checks its state itself.
     """
+    # A call outside of a run, such as in a test, has no state on a server.
     context = FlowRunContext.get()
     run = context.flow_run if context is not None else None
     if run is None or run.deployment_id is not None:
         yield
         return
-    done, own = threading.Event(), run.id
+    has_ended = threading.Event()
+    run_id = run.id
 
     def watch() -> None:
         # No client before the first look: a run that ends at once takes its server with
         # it.
-        while not done.wait(_LOOK_SECONDS):
+        while not has_ended.wait(_LOOK_SECONDS):
             state = None
             # The server may be gone for a moment; the flow's own calls decide whether
             # that is fatal.
             with suppress(Exception), get_client(sync_client=True) as client:
-                state = client.read_flow_run(own).state
+                state = client.read_flow_run(run_id).state
             if state is not None and (state.is_cancelling() or state.is_cancelled()):
                 engine.cancel()
                 return
@@ -47,4 +49,4 @@ def cancellable(engine: LocalEngine) -> Generator[None]:
     try:
         yield
     finally:
-        done.set()
+        has_ended.set()

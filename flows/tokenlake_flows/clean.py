@@ -54,14 +54,17 @@ def clean(
         overrides: Single values of the configuration, such as `clean.minhash.bands=20`.
     """  # noqa: E501 - a line break here is a line break in the form
     try:
-        given = [*([f"clean.output={output}"] if output else ()), *(overrides or ())]
+        # A path of the list is one more value of the configuration. Single values come
+        # last, so that they count.
+        values = [*([f"clean.output={output}"] if output else ()), *(overrides or ())]
         bounds = bounds_of_run()
         log = get_run_logger().info
         request = resolve_request(
-            config, data_files, None, store, name, given, log, bounds=bounds
+            config, data_files, None, store, name, values, log, bounds=bounds
         )
         bounds.require(check_cleaning, request)
         provide_blocks(load_blocks(referenced_blocks(request)))
+        # Each step is a task: another run skips the signatures that exist.
         cleaning = plan_cleaning(request)
         sign_units(cleaning, workers or 0)
         result = write_list(cleaning)

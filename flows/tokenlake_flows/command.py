@@ -1,5 +1,6 @@
-"""One run of `tokenize` or `mix` for a command that has imported Prefect; see
-:mod:`tokenlake_flows.launch`.
+"""One run of `tokenize` or `mix` for a command that has imported Prefect.
+
+The command's part before that is :mod:`tokenlake_flows.launch`.
 """
 
 from __future__ import annotations
@@ -42,14 +43,21 @@ def run_flow(
     """Run the configuration's flow; see :func:`tokenlake_flows.launch.launch`.
 
     Args:
-        served: waits for a server of the run's own, and returns what settings access
-            it; None: the configured one.
-        on_engine: gets the engine of the run, which can be cancelled from then on.
+        served: Function that waits for a server of the run's own, and returns the
+            settings that access it; None for the configured server.
+        config: Configuration, as for the launch.
+        overrides: Single values of the configuration, ``key=value``.
+        workers: Number of worker processes, None for one per core.
+        on_event: Function that receives the events of the run.
+        executor: Place where units run, None for this machine.
+        on_engine: Function that receives the engine of the run, which can be cancelled
+            from then on.
     """
     request = resolve_request(config, overrides=overrides)
-    run = tokenize if request.is_text_build else mix
+    build_flow = tokenize if request.is_text_build else mix
     watch = on_event or ignore
     watch(BuildRequested(request.observability))
+    # 1. The engine plans and starts its workers while the server comes up.
     with ExitStack() as stack:
         engine = stack.enter_context(
             LocalEngine(request, workers=workers, executor=executor, on_event=watch)
@@ -60,11 +68,12 @@ def run_flow(
             watch(Phase("starting Prefect", "flow"))
             stack.enter_context(_connected_to(served()))
             watch(Phase("starting the flow run", "flow"))
+        # 2. The flow, which takes the engine that is ready.
         stack.enter_context(prepared(engine))
-        stored = dict(config) if isinstance(config, Mapping) else config
+        flow_config = dict(config) if isinstance(config, Mapping) else config
         try:
-            state = run(
-                config=stored,
+            state = build_flow(
+                config=flow_config,
                 workers=workers,
                 overrides=tuple(overrides),
                 return_state=True,
@@ -74,8 +83,9 @@ def run_flow(
                 f"the Prefect server {PREFECT_API_URL.value()} stopped answering ({cause}); finished units are kept, "
                 "and the same command resumes the run"
             ) from cause
+        # 3. The records of the run, which a server of its own would lose when it ends.
         if served is not None:
-            # What was built is there, whatever becomes of the records.
+            # The version is complete, whatever becomes of the records.
             watch(Phase("saving the records of the run, ending Prefect", "flow"))
             with (
                 suppress(httpx.HTTPError, ObjectNotFound),
@@ -89,40 +99,39 @@ def run_flow(
 
 @contextmanager
 def _connected_to(access: Mapping[str, str]) -> Generator[None]:
-    """Have Prefect use a server, also in a process that has read its settings before
-    the server was there.
+    """Have Prefect use a server, also in a process that read its settings before.
 
     The settings are copied and not read again, because files of the working directory
     must not change them.
     """
     context = get_settings_context()
-    update = {
+    api_values = {
         "url": access["PREFECT_API_URL"],
         "auth_string": SecretStr(access["PREFECT_API_AUTH_STRING"]),
     }
+    # Settings are frozen models: a copy with other values takes their place.
     settings = context.settings.model_copy(
-        update={"api": context.settings.api.model_copy(update=update)}
+        update={"api": context.settings.api.model_copy(update=api_values)}
     )
     with SettingsContext(profile=context.profile, settings=settings):
         yield
 
 
 def _forget_services() -> None:
-    """Remove Prefect's services from the callbacks that the interpreter waits for at
-    exit.
+    """Remove Prefect's services from the callbacks for the exit of the interpreter.
 
     A forked process, such as a worker of PyTorch's data loader, does not have their
     threads. The wait would fail there, and the process would end with exit code 1.
     """
     callbacks: list[Any] = getattr(threading, "_threading_atexits", [])
-    others: list[Any] = []
+    other_callbacks: list[Any] = []
     for callback in callbacks:
         # A callback is a bound method, or a `partial` of one.
         method = getattr(callback, "func", callback)
         owner = getattr(method, "__self__", None)
         if not type(owner).__module__.startswith("prefect."):
-            others.append(callback)
-    callbacks[:] = others
+            other_callbacks.append(callback)
+    callbacks[:] = other_callbacks
 
 
 os.register_at_fork(after_in_child=_forget_services)

@@ -1,4 +1,4 @@
-"""What Ctrl-C does during a run of a flow."""
+"""The response to Ctrl-C during a run of a flow."""
 
 from __future__ import annotations
 
@@ -20,24 +20,25 @@ _CANCELLING: Final = "\ncancelling; press Ctrl-C again to end at once\n"
 _ENDED: Final = (
     "\nended; finished units are kept, and the same command resumes the run\n"
 )
-# That the end of the process waits for the cancellation to be recorded.
+# Seconds that the end of the process waits for the cancellation to be recorded.
 _WORD_SECONDS: Final = 1.0
 _SHOW_CURSOR: Final = "\x1b[?25h"  # which progress bars hide
 
 
 @final
 class Interrupts:
-    """What Ctrl-C does during a run: the first cancels, which a server can delay; the
-    second ends this process.
+    """The response to Ctrl-C during a run.
+
+    The first Ctrl-C cancels, which a server can delay; the second ends this process.
 
     The exception that Python raises for Ctrl-C can be lost: an import that runs a
-    callback, or C code of a library that calls Python, may swallow it or make another
-    of it. So the message comes from the handler itself, the engine is told to cancel,
-    and :attr:`has_begun` remembers it.
+    callback, or C code of a library that calls Python, may swallow it or raise another
+    one. So the message comes from the handler itself, the engine is told to cancel, and
+    :attr:`has_begun` remembers it.
 
     Attributes:
-        server: server that ends with this process; None as long as there is none.
-        has_begun: whether Ctrl-C was pressed.
+        server: Server that ends with this process; None as long as there is none.
+        has_begun: Whether Ctrl-C was pressed.
     """
 
     def __init__(self) -> None:
@@ -55,9 +56,7 @@ class Interrupts:
 
     @contextmanager
     def deferred(self) -> Generator[None]:
-        """Have Ctrl-C raise its exception at the end of the context, not inside of
-        it.
-        """
+        """Have Ctrl-C raise its exception at the end of the context, not inside of it."""
         self._is_deferred = True
         try:
             yield
@@ -68,14 +67,15 @@ class Interrupts:
 
     @contextmanager
     def handled(self) -> Generator[None]:
-        """Answer Ctrl-C for as long as the context lasts, unless whoever called sees
-        to it.
+        """Answer Ctrl-C for as long as the context lasts.
+
+        A caller that handles Ctrl-C itself keeps its handler.
         """
-        ours = threading.current_thread() is threading.main_thread()
-        if (
-            not ours
-            or signal.getsignal(signal.SIGINT) is not signal.default_int_handler
-        ):
+        # Signals reach the main thread alone, and only Python's default handler is
+        # replaced.
+        is_main = threading.current_thread() is threading.main_thread()
+        handler = signal.getsignal(signal.SIGINT)
+        if not is_main or handler is not signal.default_int_handler:
             yield
             return
         signal.signal(signal.SIGINT, self._cancel)
@@ -107,13 +107,16 @@ class Interrupts:
 
     def _end(self, number: int, frame: object) -> NoReturn:
         try:
+            # A killed server needs no time to stop: whoever presses Ctrl-C twice wants
+            # no delay.
             if self.server is not None:
                 self.server.kill()
             if self._cancelling is not None:
                 # It records that the build was cancelled. It may wait for a lock that
                 # this thread holds.
                 self._cancelling.join(_WORD_SECONDS)
-            os.write(2, f"{_SHOW_CURSOR if os.isatty(2) else ''}{_ENDED}".encode())
+            shown_cursor = _SHOW_CURSOR if os.isatty(2) else ""
+            os.write(2, f"{shown_cursor}{_ENDED}".encode())
         finally:
             # The workers end with their parent. Nothing else may be waited for: threads
             # of Prefect's least of all.

@@ -43,26 +43,31 @@ def launch(
     executor: ExecutorName | None = None,
     on_start: Callable[[], None] | None = None,
 ) -> BuildResult:
-    """Run the flow that a configuration is for, `tokenize` or `mix`, and return what it
-    built.
+    """Run the flow that a configuration is for, `tokenize` or `mix`.
+
+    The result is that of the build.
 
     A version that is there already is found without a flow, unless a server is
     configured, which is to have a record of every run. Call it from the main thread.
 
     Args:
-        config: path of a YAML file, name of one in ``deployments/``, or a mapping;
-            None: the demo.
-        overrides: ``key=value`` texts.
-        workers: worker processes; None: one per core.
-        on_event: told everything that happens, from several threads.
-        executor: Place where units run; None: this machine.
-        on_start: told that there will be a flow, before Prefect starts.
+        config: Path of a YAML file, name of one in ``deployments/``, or a mapping;
+            None for the demo.
+        overrides: Single values of the configuration, ``key=value``.
+        workers: Number of worker processes, None for one per core.
+        on_event: Function that receives all events of the run, from several threads.
+        executor: Place where units run, None for this machine.
+        on_start: Function that is called once a flow is needed, before Prefect starts.
+
+    Returns:
+        The result of the build.
 
     Raises:
         CancelledError: Ctrl-C, or the run was cancelled on the server. It can be
             resumed.
-        TokenlakeError: what the run failed with.
+        TokenlakeError: The run failed.
     """
+    # Settings that the user has made stay as they are.
     settings = {
         key: value for key, value in CLIENT_SETTINGS.items() if key not in os.environ
     }
@@ -70,12 +75,12 @@ def launch(
     try:
         with interrupts.handled():
             url = configured_api_url()
-            if (
-                url is None
-                and isinstance(config, str)
-                and (found := _finished(config, overrides, on_event))
-            ):
-                return found
+            # 1. A version that exists needs no server and no flow.
+            if url is None and isinstance(config, str):
+                result = _finished(config, overrides, on_event)
+                if result is not None:
+                    return result
+            # 2. A server starts, and meanwhile this process imports Prefect.
             if url is None:
                 require_prefect_home()
             if on_start is not None:
@@ -86,6 +91,7 @@ def launch(
                 with _no_collection(), interrupts.deferred():
                     import_prefect()
                     from tokenlake_flows.command import run_flow
+                # 3. The flow, with the server as soon as it answers.
                 served = None if server is None else server.wait
                 return run_flow(
                     served,
@@ -109,14 +115,12 @@ def launch(
 def _finished(
     config: str, overrides: Sequence[str], on_event: Watcher | None
 ) -> BuildResult | None:
-    """What was built before by the configuration of a file; None where a flow must
-    look.
-    """
+    """Return the result of the same configuration of a file; None if a flow must look."""
     with _no_collection():
         from tokenlake.config.load import load_config
         from tokenlake.etl.run_log import asked_before
-    # The name of a packaged configuration, no version yet, or an error that is the
-    # flow's to tell.
+    # Nothing is raised here: the name of a packaged configuration, no version yet, or an
+    # error that the flow reports.
     with suppress(TokenlakeError):
         request = load_config(config, overrides)
         if asked_before(request):
@@ -132,8 +136,9 @@ def _finished(
 def _server(
     url: str | None, interrupts: Interrupts
 ) -> Generator[EmbeddedServer | None]:
-    """A server of our own for as long as the context lasts; None where one is
-    configured.
+    """Provide a server of the run's own for as long as the context lasts.
+
+    It is None where one is configured.
     """
     if url is not None:
         yield None
@@ -149,15 +154,16 @@ def _server(
 
 @contextmanager
 def _environment(values: Mapping[str, str]) -> Generator[None]:
-    """Environment variables that are as before afterwards: a second run must not
-    take this one's for the user's.
+    """Set environment variables, and restore them at the end of the context.
+
+    A second run must not take this one's values for the user's.
     """
-    before = {key: os.environ.get(key) for key in values}
+    former_values = {key: os.environ.get(key) for key in values}
     os.environ.update(values)
     try:
         yield
     finally:
-        for key, value in before.items():
+        for key, value in former_values.items():
             os.environ.pop(key, None)
             if value is not None:
                 os.environ[key] = value
@@ -165,14 +171,17 @@ def _environment(values: Mapping[str, str]) -> Generator[None]:
 
 @contextmanager
 def _no_collection() -> Generator[None]:
-    """Imports make many objects and no garbage; looking for it meanwhile costs a
-    tenth of the time.
+    """Turn garbage collection off.
+
+    Imports make many objects and no garbage; looking for it meanwhile costs a tenth of
+    the time.
     """
-    enabled = gc.isenabled()
+    is_enabled = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
-        if enabled:
+        if is_enabled:
+            # The objects of the imports stay: they are never looked at again.
             gc.freeze()
             gc.enable()

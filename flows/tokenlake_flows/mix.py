@@ -1,6 +1,4 @@
-"""The flow `mix`: sources are mixed by weight into a new, verified version of a
-dataset.
-"""
+"""The flow `mix`: sources are mixed by weight into a new, verified version."""
 
 from __future__ import annotations
 
@@ -111,14 +109,15 @@ def mix(
 
 
 def build_mixture(engine: LocalEngine) -> Summary:
-    """Tokenize the sources that are text, each in a flow run of its own, then build
-    the mixture.
-    """
-    tokenized: list[State[Any]] = []
-    for part in engine.parts():
-        config = part.config.model_dump(mode="json", exclude_unset=True)
-        with prepared(part):
-            state = tokenize(config=config, workers=part.workers, return_state=True)
+    """Tokenize the sources that are text, each in a flow run, then build the mixture."""
+    states: list[State[Any]] = []
+    # The parameters of each run show only the values that were set.
+    for source_engine in engine.parts():
+        config = source_engine.config.model_dump(mode="json", exclude_unset=True)
+        with prepared(source_engine):
+            state = tokenize(
+                config=config, workers=source_engine.workers, return_state=True
+            )
         result_of_flow(state)
-        tokenized.append(state)
-    return build_version(engine, after=tokenized)
+        states.append(state)
+    return build_version(engine, after=states)

@@ -1,5 +1,6 @@
-"""The name of a flow run: what it builds. It replaces the name that the run was
-created with.
+"""The name of a flow run, which says what it builds.
+
+It replaces the name that the run was created with.
 """
 
 from __future__ import annotations
@@ -13,22 +14,23 @@ from prefect.runtime import flow_run
 
 
 def run_name(of: Callable[[dict[str, Any]], str]) -> Callable[[], str]:
-    """Return what names the runs of a flow.
+    """Return a function that names the runs of a flow.
 
     Args:
-        of: Makes a name of a run's parameters.
+        of: Function that makes a name of a run's parameters.
     """
     return lambda: of(flow_run.parameters or {})
 
 
 def call_run(version: str) -> None:
-    """Call the current run after the version that it builds.
+    """Name the current run after the version that it builds.
 
     Args:
-        version: Such as ``books v3``.
+        version: Dataset and version, such as ``books v3``.
     """
     context = FlowRunContext.get()
     run = None if context is None else context.flow_run
+    # A repeated run, or one that names its version, has the name already.
     if run is not None and run.name != version:
         with get_client(sync_client=True) as client:
             client.set_flow_run_name(run.id, version)

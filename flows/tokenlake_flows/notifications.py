@@ -1,5 +1,6 @@
-"""Messages about failed runs and damaged versions: automations of the server that call
-a webhook.
+"""Messages about failed runs and damaged versions, sent by automations of the server.
+
+They call a webhook.
 
 ``python -m tokenlake_flows.notifications https://hooks.example.org/tokenlake`` creates
 both, or changes those that are there. It needs a server, and no worker: the server
@@ -23,7 +24,7 @@ from tokenlake.errors import ConfigError
 from tokenlake.runs.request import DEPLOYMENTS
 from tokenlake_flows.settings import configured_api_url
 
-#: The name of the block that holds the URL, which may be a secret.
+#: Name of the block that holds the URL, which may be a secret.
 BLOCK: Final = "tokenlake"
 
 _FILE: Final = DEPLOYMENTS / "automations" / "notify.yaml"
@@ -31,38 +32,50 @@ _WEBHOOK: Final = "WEBHOOK"
 
 
 def notify(url: str) -> list[str]:
-    """Have messages sent to a URL; return the names of the automations.
+    """Have messages sent to a URL.
+
+    Args:
+        url: URL of a webhook, http or https.
+
+    Returns:
+        Names of the automations.
 
     Raises:
-        ConfigError: it is no URL of http or https, or there is no server.
+        ConfigError: The URL is not one of http or https, or there is no server.
     """
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        got = f"one that begins with {parts.scheme}:" if parts.scheme else "not a text"
+    # The URL may be a secret, so that a message shows its scheme alone.
+    url_parts = urlsplit(url)
+    if url_parts.scheme not in ("http", "https") or not url_parts.hostname:
+        received = "not a text"
+        if url_parts.scheme:
+            received = f"one that begins with {url_parts.scheme}:"
         raise ConfigError(
-            f"the URL of the webhook: got {got}, expected https://HOST/PATH"
+            f"the URL of the webhook: got {received}, expected https://HOST/PATH"
         )
     if configured_api_url() is None:
         raise ConfigError(
             "no Prefect server is configured: set PREFECT_API_URL, such as http://127.0.0.1:4200/api"
         )
+    # The automations refer to the block by its id, which only the server knows.
     headers: Any = {"content-type": "application/json"}
     block: Any = Webhook(url=SecretStr(url), headers=headers)
     block.save(BLOCK, overwrite=True)
-    named = f"block_document_id: {block._block_document_id}"
-    text = _FILE.read_text("utf-8").replace(f"block_document_id: {_WEBHOOK}", named)
-    entries: Any = parse_yaml(text, str(_FILE)).data
-    found = [AutomationCore.model_validate(entry) for entry in entries]
+    block_reference = f"block_document_id: {block._block_document_id}"
+    placeholder = f"block_document_id: {_WEBHOOK}"
+    yaml_text = _FILE.read_text("utf-8").replace(placeholder, block_reference)
+    entries: Any = parse_yaml(yaml_text, str(_FILE)).data
+    automations = [AutomationCore.model_validate(entry) for entry in entries]
     with get_client(sync_client=True) as client:
-        for automation in found:
+        for automation in automations:
+            # An existing automation of the same name is replaced.
             for old in client.read_automations_by_name(automation.name):
                 client.delete_automation(old.id)
             client.create_automation(automation)
-    return [automation.name for automation in found]
+    return [automation.name for automation in automations]
 
 
 def main(arguments: list[str]) -> int:
-    """Say what was created; 2 where the argument is wrong."""
+    """Say which automations were created; return 2 for a wrong argument."""
     if set(arguments) & {"-h", "--help"}:
         sys.stdout.write(f"{cleandoc(__doc__ or '')}\n")
         return 0

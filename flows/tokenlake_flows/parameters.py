@@ -22,6 +22,7 @@ _SHARE = {"type": "number", "minimum": 0}
 
 
 def _by_name(values: dict[str, Any]) -> Any:
+    """Return the schema of a mapping from names to values."""
     return WithJsonSchema({"type": "object", "additionalProperties": values})
 
 
@@ -45,9 +46,12 @@ Splits: TypeAlias = Annotated[
 
 
 def _one_of(section: type[BaseModel], key: str) -> Any:
-    """The choices of a key of a configuration as a dropdown, which may stay empty."""
-    choices = get_args(section.model_fields[key].annotation)
-    return WithJsonSchema({"type": "string", "enum": ["", *choices]})
+    """Return the choices of a key of a configuration as a dropdown.
+
+    It may stay empty.
+    """
+    key_choices = get_args(section.model_fields[key].annotation)
+    return WithJsonSchema({"type": "string", "enum": ["", *key_choices]})
 
 
 Strategy: TypeAlias = Annotated[str | None, _one_of(PackStageConfig, "strategy")]
@@ -73,8 +77,9 @@ Reference: TypeAlias = Annotated[
 def present_value(
     former_name: str, former_value: str | None, name: str, value: str | None
 ) -> str | None:
-    """Return the value of a parameter that may be given by its former name, which the
-    log of the run mentions.
+    """Return the value of a parameter that may be given by its former name.
+
+    The log of the run mentions the former name.
 
     Args:
         former_name: Former name of the parameter.

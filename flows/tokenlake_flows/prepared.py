@@ -17,13 +17,13 @@ _PREPARED: ContextVar[LocalEngine | None] = ContextVar("tokenlake_engine", defau
 @contextmanager
 def prepared(engine: LocalEngine) -> Generator[None]:
     """Have flows that are called inside use ``engine``."""
-    token = _PREPARED.set(engine)
+    former_value = _PREPARED.set(engine)
     try:
         yield
     finally:
-        _PREPARED.reset(token)
+        _PREPARED.reset(former_value)
 
 
 def take_engine() -> LocalEngine | None:
-    """Return the engine given by :func:`prepared`, if any."""
+    """Return the engine of :func:`prepared`, None in any other run."""
     return _PREPARED.get()

@@ -32,11 +32,12 @@ def progress_shown(engine: LocalEngine, key: str) -> Generator[None]:
     The builds of a mixture's sources have no artifact of their own: that of the mixture
     includes them.
     """
+    # A build below another one is a part of the progress that is shown already.
     if engine.is_part:
         yield
         return
     tallies = engine.tallies
-    ended = threading.Event()
+    has_ended = threading.Event()
     artifact = create_progress_artifact(
         0.0, key=key, description=progress_line(tallies)
     )
@@ -44,16 +45,17 @@ def progress_shown(engine: LocalEngine, key: str) -> Generator[None]:
 
     def update() -> None:
         # A short run ends before the first update and needs no client.
-        while not ended.wait(EVERY_SECONDS):
+        while not has_ended.wait(EVERY_SECONDS):
             with get_client(sync_client=True) as client:
-                while not ended.is_set():
+                while not has_ended.is_set():
                     _update_artifact(client, artifact, tallies)
-                    ended.wait(EVERY_SECONDS)
+                    has_ended.wait(EVERY_SECONDS)
 
     updates = threading.Thread(target=update, name="progress", daemon=True)
     updates.start()
     prefix = "stopped at "
     reason = ""
+    # The line stays on the page of the run: a stop keeps its percentage and reason.
     try:
         yield
         prefix = ""
@@ -61,7 +63,7 @@ def progress_shown(engine: LocalEngine, key: str) -> Generator[None]:
         reason = f"; {type(error).__name__}: {scrub(str(error))}"
         raise
     finally:
-        ended.set()
+        has_ended.set()
         updates.join()
         with get_client(sync_client=True) as client:
             _update_artifact(client, artifact, tallies, prefix, reason)
@@ -77,17 +79,18 @@ def progress_line(tallies: RunTallies, prefix: str = "") -> str:
         tallies: Counts of the builds of the run.
         prefix: Text before the percentage.
     """
+    # The build that is shown is the latest one: a mixture builds its sources first.
     tally = tallies.last
     share = f"{prefix}{numbers.percent(tallies.share, 1, 0)}"
     if not tally.plan.dataset:
         return f"{share}, planning"
-    parts = [f"{tally.name}: {share}"]
+    line_parts = [f"{tally.name}: {share}"]
     if tally.step.what:
-        parts.append(step_name(tally.step))
-    parts += tally.line().split("  ")
-    line = ", ".join(parts)
+        line_parts.append(step_name(tally.step))
+    line_parts += tally.line().split("  ")
+    progress_text = ", ".join(line_parts)
     slowest = tally.slowest()
-    return f"{line}; {slowest}" if slowest else line
+    return f"{progress_text}; {slowest}" if slowest else progress_text
 
 
 def _update_artifact(

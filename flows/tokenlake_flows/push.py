@@ -44,6 +44,8 @@ def push(
         strict: Refuse to push if sampled rows contain strings that look like secrets.
     """  # noqa: E501 - a line break here is a line break in the form
     try:
+        # Checked before anything is read: the store, the repository and the token may
+        # each be outside of the worker's bounds.
         address = store or default_store()
         bounds = bounds_of_run()
         bounds.require(policy.check_store, address, {})

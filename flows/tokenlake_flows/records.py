@@ -1,5 +1,6 @@
-"""Records of runs on the server of a command: flushed before the server stops, and
-deleted when they are old.
+"""Records of runs on the server of a command.
+
+They are flushed before the server stops, and deleted when they are old.
 """
 
 from __future__ import annotations
@@ -33,9 +34,7 @@ _POLL_SECONDS: Final = 0.15
 
 
 def drain(state: State[Any], client: SyncPrefectClient) -> None:
-    """Send the last events and logs of a run to the server, and wait until the
-    server has written them.
-    """
+    """Send the last events and logs of a run to the server, until it has written them."""
     EventsWorker.drain_all(timeout=_DRAIN_SECONDS)
     APILogHandler().flush()
     flow_run = state.state_details.flow_run_id
@@ -62,13 +61,16 @@ def _task_runs(flow_run: UUID, client: SyncPrefectClient) -> list[TaskRun]:
     children = client.read_flow_runs(
         flow_run_filter=filters.FlowRunFilter(parent_flow_run_id=parent)
     )
-    ids = filters.FlowRunFilterId(any_=[flow_run, *(child.id for child in children)])
-    return client.read_task_runs(flow_run_filter=filters.FlowRunFilter(id=ids))
+    run_ids = filters.FlowRunFilterId(
+        any_=[flow_run, *(child.id for child in children)]
+    )
+    return client.read_task_runs(flow_run_filter=filters.FlowRunFilter(id=run_ids))
 
 
 def forget_old_runs(client: SyncPrefectClient, kept: int = KEPT_RUNS) -> None:
-    """Delete our oldest finished runs beyond the newest ``kept``, a few at a time;
-    runs of deployments stay.
+    """Delete our oldest finished runs beyond the newest ``kept``, a few at a time.
+
+    Runs of deployments stay.
     """
     ours = filters.FlowFilter(
         name=filters.FlowFilterName(any_=[tokenize.name, mix.name])
@@ -79,6 +81,8 @@ def forget_old_runs(client: SyncPrefectClient, kept: int = KEPT_RUNS) -> None:
         ),
         deployment_id=filters.FlowRunFilterDeploymentId(is_null_=True),
     )
+    # The newest runs are skipped by the offset. Few of the others are deleted at a
+    # time, so that no run waits long for its end.
     page: dict[str, Any] = {
         "sort": FlowRunSort.END_TIME_DESC,
         "offset": kept,
@@ -89,6 +93,7 @@ def forget_old_runs(client: SyncPrefectClient, kept: int = KEPT_RUNS) -> None:
         # Another project's flow may have the same name, but not these parameters.
         if not {"config", "workers", "overrides"} <= run.parameters.keys():
             continue
+        # Deleting a run leaves its artifacts behind.
         only_this_run = filters.FlowRunFilter(id=filters.FlowRunFilterId(any_=[run.id]))
         for artifact in client.read_artifacts(flow_run_filter=only_this_run):
             client.delete_artifact(artifact.id)

@@ -1,9 +1,11 @@
-"""Flows for deployments whose configuration leaves something open: the form marks it as
-required.
+"""Flows for deployments whose configuration leaves something open.
 
-The form that starts a run is made of a flow's signature, and a deployment cannot change it. So a deployment that needs
-an input names a flow of its own here. It has the name, the code and the parameters of the flow that it is made of, and
-some of them have no default::
+The form marks such parameters as required.
+
+The form that starts a run is made of a flow's signature, and a deployment cannot change
+it. So a deployment that needs an input names a flow of its own here. It has the name,
+the code and the parameters of the flow that it is made of, and some of them have no
+default::
 
     tokenize        config = "", data_files = "", ...      demo: everything is in the configuration
     tokenize_files  data_files, config = "", ...           llama2-2048: Prefect asks for `data_files`
@@ -24,8 +26,7 @@ from tokenlake_flows.tokenize import tokenize
 
 
 def requiring(whole: Flow[..., Any], *names: str) -> Flow[..., Any]:
-    """Return a flow that does what another one does, and has no default for some
-    parameters.
+    """Return a flow like another one, without a default for some parameters.
 
     Args:
         whole: The flow.

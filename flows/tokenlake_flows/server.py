@@ -20,7 +20,7 @@ from tokenlake import errors
 from tokenlake.errors import TokenlakeError
 from tokenlake_flows.settings import is_healthy
 
-#: Seconds for a server to come up; the first start on an empty home makes its database.
+#: Seconds for a server to start; the first start on an empty home makes its database.
 STARTUP_SECONDS: Final = 120.0
 _STOP_SECONDS: Final = 8.0  # for a server to end before it is killed
 _MOST_STARTS: Final = 4  # of a server in one run
@@ -29,7 +29,7 @@ ANSWER_SECONDS = 10.0  # for the answer to one
 # Checks in a row that nobody answers before a server is taken for frozen, and killed.
 _MOST_MISSED: Final = 3
 
-#: Settings of Prefect that its client and our own server share; what the user has set stays.
+#: Settings of Prefect that its client and our own server share. Settings of the user stay.
 CLIENT_SETTINGS: Final = {
     "DO_NOT_TRACK": "1",
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
@@ -56,8 +56,7 @@ _SERVER_SETTINGS: Final = {
 
 @final
 class EmbeddedServer:
-    """A Prefect server on loopback that ends when this process does, however that
-    happens.
+    """A Prefect server on loopback that ends when this process does.
 
     A server that dies, or no longer answers, is replaced on the same socket: a run of
     hours must not fail, or hang on its last events, because the machine was short of
@@ -65,11 +64,13 @@ class EmbeddedServer:
     that is drawn for each run keeps them out.
 
     Attributes:
-        api_url: address of its API.
-        access: what the environment of a client needs to use it: address and password.
+        api_url: Address of its API.
+        access: Environment variables of a client that uses it: address and password.
     """
 
     def __init__(self) -> None:
+        # The socket is opened here, once: a port is never free for another process, and
+        # requests wait in its queue while a server starts.
         self._listening = socket.create_server(("127.0.0.1", 0))
         self.api_url = f"http://127.0.0.1:{self._listening.getsockname()[1]}/api"
         self._password = f"tokenlake:{secrets.token_urlsafe(32)}"
@@ -79,7 +80,8 @@ class EmbeddedServer:
         }
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the server
         self._starts_left = _MOST_STARTS
-        self._came_up = self._stopping = False
+        self._came_up = False
+        self._stopping = False
         self._settled = threading.Event()
         self._lock = threading.Lock()
         self._process = self._start()
@@ -90,24 +92,23 @@ class EmbeddedServer:
         """Return :attr:`access` when the server answers.
 
         Raises:
-            TokenlakeError: it ended instead, or did not answer in time; with the end of
-                its output.
+            TokenlakeError: It ended instead, or did not answer in time; the message
+                has the end of its output.
         """
         self._settled.wait()
         if not self._came_up:
             self._end()
             self._log.seek(0)
-            output = (
-                self._log.read().decode(errors="replace")[-4000:].strip() or "(nothing)"
-            )
+            output = self._log.read().decode(errors="replace")[-4000:].strip()
             raise TokenlakeError(
-                f"the embedded Prefect server did not start; its output ends:\n{output}"
+                f"the embedded Prefect server did not start; its output ends:\n{output or '(nothing)'}"
             )
         return self.access
 
     def stop(self) -> None:
-        """End the server politely, and after some seconds anyway; one that is still
-        starting, at once.
+        """End the server politely, and after some seconds anyway.
+
+        A server that is still starting is ended at once.
         """
         if not self._came_up:
             # It is importing Prefect and holds nothing yet, and it would take seconds
@@ -121,20 +122,23 @@ class EmbeddedServer:
         self._log.close()
 
     def kill(self) -> None:
-        """End the server at once; from any thread, or a signal's handler."""
+        """End the server at once.
+
+        Any thread or a signal's handler may call it.
+        """
         self._stopping = True
         self._process.kill()
 
     def _start(self) -> subprocess.Popen[bytes]:
+        # The user's settings replace ours, except for the address, which is that of
+        # another server.
+        user_settings = dict(os.environ)
+        user_settings.pop("PREFECT_API_URL", None)
         self._starts_left -= 1
         environment = {
             **_SERVER_SETTINGS,
             **CLIENT_SETTINGS,
-            **{
-                key: value
-                for key, value in os.environ.items()
-                if key != "PREFECT_API_URL"
-            },
+            **user_settings,
             # The server's own messages matter only when it fails.
             "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "NOTSET",
             # Not on the command line, which everybody on the machine can read.
@@ -159,8 +163,9 @@ class EmbeddedServer:
         )
 
     def _watch(self) -> None:
-        """Check the server's health until the end; replace a server that died or
-        does not answer.
+        """Check the server's health until the end.
+
+        A server that died or does not answer is replaced.
         """
 
         def answers() -> bool:
@@ -186,9 +191,9 @@ class EmbeddedServer:
             else:
                 missed_checks += 1
                 # A server that starts gets more time than one that answered before.
-                most_missed = (
-                    _MOST_MISSED if is_up else STARTUP_SECONDS / ANSWER_SECONDS
-                )
+                most_missed = STARTUP_SECONDS / ANSWER_SECONDS
+                if is_up:
+                    most_missed = _MOST_MISSED
                 if missed_checks >= most_missed:
                     self._process.kill()
         # Requests that wait in the queue of the socket are refused, so that their
@@ -204,8 +209,10 @@ class EmbeddedServer:
         return True
 
     def _start_again(self) -> bool:
-        """Replace the server that ended, unless nobody needs it or it said itself
-        that it cannot start.
+        """Replace the server that ended.
+
+        It is not replaced where nobody needs it, or it said itself that it cannot
+        start.
         """
         with self._lock:
             refuses = self._process.returncode > 0 and not self._came_up
@@ -231,11 +238,10 @@ def _close_input(process: subprocess.Popen[bytes]) -> None:
 
 
 def _python_path() -> str:
-    """Return where this package and the library are, followed by the entries of the
-    user's environment.
-    """
-    packages = [
-        str(Path(file).resolve().parents[1]) for file in (__file__, errors.__file__)
-    ]
-    given = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
-    return os.pathsep.join(dict.fromkeys([*packages, *given]))
+    """Return where this package and the library are, then the user's entries."""
+    packages: list[str] = []
+    for file in (__file__, errors.__file__):
+        packages.append(str(Path(file).resolve().parents[1]))
+    user_entries = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    entries = [*packages, *(entry for entry in user_entries if entry)]
+    return os.pathsep.join(dict.fromkeys(entries))

@@ -23,8 +23,9 @@ _PR_SET_PDEATHSIG: Final = 1
 
 
 def serve() -> None:
-    """Serve on the socket whose descriptor is the only argument: the parent opened it,
-    so no port is raced for.
+    """Serve on the socket whose descriptor is the only argument.
+
+    The parent opened it, so that no port is raced for.
 
     The process lives exactly as long as its standard input: the parent holds the other
     end, and the kernel closes it however the parent ends. On Linux the kernel also
@@ -56,9 +57,11 @@ def serve() -> None:
     close_pages(app)
     # Prefect lets pages of every origin read its answers, and answers to every name:
     # here no browser calls.
-    app.user_middleware = [
-        one for one in app.user_middleware if one.cls is not CORSMiddleware
-    ]
+    middleware: list[Any] = []
+    for entry in app.user_middleware:
+        if entry.cls is not CORSMiddleware:
+            middleware.append(entry)
+    app.user_middleware = middleware
     app.add_middleware(TrustedHostMiddleware, allowed_hosts=["127.0.0.1"])
     config = uvicorn.Config(
         app, log_level="error", lifespan="on", timeout_graceful_shutdown=2
@@ -67,8 +70,7 @@ def serve() -> None:
 
 
 def close_pages(app: Any) -> None:
-    """Leave of Prefect's server the API alone, without the pages that describe it to
-    whoever asks.
+    """Leave of Prefect's server the API alone, without the pages that describe it.
 
     FastAPI serves ``/docs``, ``/redoc`` and ``/openapi.json`` in each application; the
     outer ones ask for no password.
@@ -77,9 +79,11 @@ def close_pages(app: Any) -> None:
         app: The application of ``create_app``; the API is mounted in it by the name
             ``api``.
     """
-    app.router.routes[:] = [
-        route for route in app.router.routes if getattr(route, "name", "") == "api"
-    ]
+    api_mounts: list[Any] = []
+    for route in app.router.routes:
+        if getattr(route, "name", "") == "api":
+            api_mounts.append(route)
+    app.router.routes[:] = api_mounts
     for mount in app.router.routes:
         api = mount.app
         pages = {
@@ -88,17 +92,18 @@ def close_pages(app: Any) -> None:
             api.openapi_url,
             api.swagger_ui_oauth2_redirect_url,
         }
-        api.router.routes[:] = [
-            route
-            for route in api.router.routes
-            if getattr(route, "path", "") not in pages
-        ]
+        routes: list[Any] = []
+        for route in api.router.routes:
+            if getattr(route, "path", "") not in pages:
+                routes.append(route)
+        api.router.routes[:] = routes
 
 
 @contextmanager
 def _alone(home: Path) -> Generator[None]:
-    """Hold the home's lock: two servers that migrate one new database at a time both
-    fail.
+    """Hold the home's lock.
+
+    Two servers that migrate one new database at a time both fail.
     """
     home.mkdir(parents=True, exist_ok=True)
     with (home / "tokenlake-server.lock").open("wb") as lock:
@@ -107,10 +112,12 @@ def _alone(home: Path) -> Generator[None]:
 
 
 def _end_with_parent() -> None:
+    """Wait for the end of the standard input, then end this process."""
     # Not through sys.stdin: its lock, held by a thread, makes an interpreter that wants
     # to end abort.
     while os.read(0, 1024):
         pass
+    # Politely first, so that the database is closed well.
     os.kill(os.getpid(), signal.SIGTERM)
     threading.Event().wait(_END_SECONDS)
     os._exit(1)

@@ -1,5 +1,4 @@
-"""Prefect's settings: the server that they name, found without importing Prefect, and
-the import itself.
+"""Prefect's settings, read without importing Prefect, and the import itself.
 
 Settings come from the environment and the user's profile. Prefect itself also reads
 `.env`, prefect.toml and pyproject.toml of the working directory, which may hold
@@ -28,50 +27,56 @@ _ANSWER_SECONDS: Final = 5.0
 
 
 def configured_api_url() -> str | None:
-    """The server that the environment or the active profile names, found without
-    importing Prefect.
+    """Return the server that the environment or the active profile names.
+
+    It is found without importing Prefect.
 
     Prefect takes a second to import; whether a server of our own must be started has to
     be known before.
 
+    Returns:
+        URL of its API, None where no server is named.
+
     Raises:
-        ConfigError: it is named but does not answer.
+        ConfigError: It is named but does not answer.
     """
-    for where, url in _named_servers():
-        why = "its health check fails"
+    for setting_name, url in _named_servers():
+        reason = "its health check fails"
         try:
             if is_healthy(url, _ANSWER_SECONDS):
                 return url
         except OSError as cause:
-            why = str(cause)
+            reason = str(cause)
         raise ConfigError(
-            f"the Prefect server {url} named by {where} does not answer ({why}): start it with `prefect server "
-            "start`, or unset it, and the run starts its own server"
+            f"the Prefect server {url} named by {setting_name} does not answer ({reason}): start it with "
+            "`prefect server start`, or unset it, and the run starts its own server"
         )
     return None
 
 
 def _named_servers() -> Iterator[tuple[str, str]]:
-    """Where a server's address is set, in Prefect's order of precedence."""
+    """Yield where a server's address is set, and the address, in Prefect's order."""
     key = "PREFECT_API_URL"
     if key in os.environ:
         # Set but empty is Prefect's way to say: none, whatever the profile says.
         if os.environ[key]:
             yield key, os.environ[key]
         return
-    path, profiles = profiles_path(), dict[str, Any]()
+    path = profiles_path()
+    profiles: dict[str, Any] = {}
     with suppress(OSError):
         try:
             profiles = tomllib.loads(path.read_text("utf-8"))
         except ValueError as cause:
             raise ConfigError(f"{path} is not valid TOML: {cause}") from cause
     active = os.environ.get("PREFECT_PROFILE") or _lookup(profiles, "active")
-    if active and (url := _lookup(profiles, "profiles", active, key)):
+    url = _lookup(profiles, "profiles", active, key) if active else None
+    if url:
         yield f"profile {active!r} of {path}", url
 
 
 def prefect_home() -> Path:
-    """The folder of Prefect's own files, such as the database of a run's server."""
+    """Return the folder of Prefect's own files, such as the database of a server."""
     return Path(_expanded(os.environ.get("PREFECT_HOME") or "~/.prefect")).absolute()
 
 
@@ -81,18 +86,18 @@ def _expanded(path: str) -> str:
 
 
 def profiles_path() -> Path:
-    """The file of the user's profiles, where there is one."""
+    """Return the file of the user's profiles, which need not exist."""
     path = os.environ.get("PREFECT_PROFILES_PATH")
-    return (
-        Path(_expanded(path)).absolute() if path else prefect_home() / "profiles.toml"
-    )
+    if path:
+        return Path(_expanded(path)).absolute()
+    return prefect_home() / "profiles.toml"
 
 
 def require_prefect_home() -> None:
-    """Make the folder that the server of a run needs.
+    """Create the folder that the server of a run needs.
 
     Raises:
-        ConfigError: it cannot be made, or not be written.
+        ConfigError: It cannot be created, or not be written.
     """
     home = prefect_home()
     try:
@@ -110,23 +115,23 @@ def require_prefect_home() -> None:
 
 
 def import_prefect() -> None:
-    """Import Prefect in an empty folder, so that no file of the working directory
-    configures it.
+    """Import Prefect in an empty folder, so that files of this one do not configure it.
 
     The first import reads the settings, once for the whole process. A process that has
     imported Prefect before keeps its settings.
     """
-    here = Path.cwd()
+    working_folder = Path.cwd()
     with TemporaryDirectory() as empty:
         os.chdir(empty)
         try:
             importlib.import_module("prefect.settings")
             importlib.import_module("prefect.context")
         finally:
-            os.chdir(here)
+            os.chdir(working_folder)
 
 
 def _lookup(table: Mapping[str, Any], *keys: str) -> str | None:
+    """Return the text at a path of keys; None where there is none, or an empty one."""
     value: Any = table
     for key in keys:
         value = value.get(key) if isinstance(value, Mapping) else None
@@ -134,17 +139,15 @@ def _lookup(table: Mapping[str, Any], *keys: str) -> str | None:
 
 
 def is_healthy(api_url: str, seconds: float) -> bool:
-    """Whether a server says that it is well.
+    """Say whether a server answers that it is well.
 
     Raises:
-        OSError: nobody answers.
+        OSError: Nobody answers.
     """
     url = urlsplit(api_url)
-    connect = (
-        http.client.HTTPSConnection
-        if url.scheme == "https"
-        else http.client.HTTPConnection
-    )
+    connect = http.client.HTTPConnection
+    if url.scheme == "https":
+        connect = http.client.HTTPSConnection
     connection = connect(url.hostname or "", url.port, timeout=seconds)
     try:
         connection.request("GET", f"{url.path.rstrip('/')}/health")

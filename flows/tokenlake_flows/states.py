@@ -1,4 +1,4 @@
-"""The state that a run ends in: it says why, if the run was cancelled or failed."""
+"""The state that a run ends in, with the reason if it was cancelled or failed."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from tokenlake_tasks.assets import artifact_key
 
 
 def result_of_flow(state: State[Any]) -> Any:
-    """What a flow that another one called ended with.
+    """Return the result of a flow that another one called.
 
     Raises:
-        CancelledError: it was cancelled, and whoever called it ends so, too.
-        TokenlakeError: what it failed with.
+        CancelledError: It was cancelled, and its caller ends so, too.
+        TokenlakeError: It failed.
     """
     if state.is_cancelled():
         raise CancelledError(state.message or "cancelled")
@@ -32,13 +32,15 @@ def result_of_flow(state: State[Any]) -> Any:
 
 
 def show_failure(name: str, error: TokenlakeError) -> None:
-    """Publish why a run failed as an artifact of it: the page of a run shows its
-    artifacts, not its logs, first.
+    """Publish why a run failed as an artifact of it.
+
+    The page of a run shows its artifacts first, not its logs.
 
     Args:
         name: Name of the build, for the key of the artifact.
         error: Error that the run ends with.
     """
+    # The paragraph behind an empty line is a remedy, such as a configuration to copy.
     message, _, remedy = str(error).partition("\n\n")
     lines = [
         f"# {name} failed\n",
@@ -49,7 +51,7 @@ def show_failure(name: str, error: TokenlakeError) -> None:
     lines.append(
         "Finished units are kept: a run with the same parameters resumes the build."
     )
-    # The server may be what failed; the state of the run says the same.
+    # The server itself may have failed; the state of the run says the same.
     with suppress(httpx.HTTPError):
         create_markdown_artifact(
             "\n".join(lines),
@@ -59,8 +61,9 @@ def show_failure(name: str, error: TokenlakeError) -> None:
 
 
 def final_state(error: KeyboardInterrupt | TokenlakeError) -> State[Any]:
-    """The state of a run that ended with ``error``, which is said in one message and
-    no traceback.
+    """Return the state of a run that ended with ``error``.
+
+    The state has one message and no traceback.
     """
     if isinstance(error, KeyboardInterrupt | CancelledError):
         message = "Cancelled. Finished units are kept, and a run with the same parameters resumes the build."
@@ -71,20 +74,24 @@ def final_state(error: KeyboardInterrupt | TokenlakeError) -> State[Any]:
     return Failed(data=error, message=message)
 
 
-#: What a user did wrong: the message says all, and a traceback hides it.
+#: Mistakes of a user: the message says all, and a traceback hides it.
 _MISTAKES: Final = (TokenlakeError, ParameterTypeError)
 
 
 def _plain(record: logging.LogRecord) -> bool:
-    """A logging filter for what Prefect itself says when a task raises, and when a
-    deployment's run has failed.
+    """Shorten or drop a message of Prefect about an error that is no defect.
 
-    A task that fails on purpose says so in its message. How a flow ended is in its log
-    already, when its process ends with the same error.
+    Prefect logs when a task raises, and when a deployment's run has failed. A task that
+    fails on purpose says so in its message. How a flow ended is in its log already,
+    when its process ends with the same error.
+
+    Returns:
+        Whether the record is logged.
     """
     if record.exc_info and isinstance(record.exc_info[1], _MISTAKES):
         if record.name == "prefect.flow_runs":
             return False
+        # The message stays, without the traceback.
         record.exc_info = None
     return True
 

@@ -102,20 +102,27 @@ def tokenize(
 
 
 def build_version(engine: LocalEngine, after: Sequence[Any] = ()) -> Summary:
-    """Plan, build all units (load, tokenize or mix, pack, save), commit, export,
-    report.
+    """Plan, build all units, commit, export and report.
+
+    Steps of a unit are load, tokenize or mix, pack and save.
 
     Args:
-        after: What must be done before, for the arrows of the graph.
+        engine: Engine of the run.
+        after: Futures and states that come before, for the arrows of the graph.
+
+    Returns:
+        Summary of the version.
     """
     planned = submitted(plan, engine, after=after)
     version = planned.result()
     call_run(f"{version['dataset']} v{version['version']}")
 
+    # Every task waits for those before it by their futures, which are the arrows on the
+    # page of the run.
     units = build_all(engine, after=[planned])
-    last = submit_commit(engine, after=[planned, *units])
+    last_future = submit_commit(engine, after=[planned, *units])
     if engine.config.has_exports:
-        last = submitted(export, engine, after=[last])
-    summary = last.result()
-    submitted(report, engine, after=[last]).result()
+        last_future = submitted(export, engine, after=[last_future])
+    summary = last_future.result()
+    submitted(report, engine, after=[last_future]).result()
     return summary

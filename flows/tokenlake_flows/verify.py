@@ -1,4 +1,4 @@
-"""The flow `verify`: versions of datasets against their manifests, byte for byte."""
+"""The flow `verify`: versions of datasets are compared with their manifests."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from prefect.client.schemas.objects import State
 
 from tokenlake.base.threads import available_cpus
 from tokenlake.errors import TokenlakeError
+from tokenlake.etl.integrity.findings import VerifyReport
 from tokenlake.runs.policy import check_store
 from tokenlake.runtime.store.address import open_store
 from tokenlake.runtime.store.catalog import Catalog
@@ -25,12 +26,14 @@ from tokenlake_tasks.verify import (
 from tokenlake_tasks.verify import verify as verify_version
 
 Verified: TypeAlias = dict[str, Any]
-"""JSON-able: how many versions and bytes were read."""
+"""JSON-able: numbers of versions and bytes that were read."""
 
 
 def _verified(parameters: dict[str, Any]) -> str:
+    """Return the name of a run, from the first three names of its parameters."""
     names = parameters.get("names") or ["all-versions"]
-    return f"{', '.join(names[:3])}{' ...' if len(names) > 3 else ''}"
+    ellipsis = " ..." if len(names) > 3 else ""
+    return f"{', '.join(names[:3])}{ellipsis}"
 
 
 @flow(name="verify", flow_run_name=run_name(_verified), persist_result=False)
@@ -52,10 +55,10 @@ def verify(
         versions = committed_versions(Catalog(opened), names or ())
         threads = workers or available_cpus()
         # One after the other: each takes all threads.
-        reports = [
-            verify_version(opened, dataset, version, deep, threads)
-            for dataset, version in versions
-        ]
+        reports: list[VerifyReport] = []
+        for dataset, version in versions:
+            reports.append(verify_version(opened, dataset, version, deep, threads))
+        # The page of the run shows all findings; only then the run may fail.
         publish_findings(reports)
         require_undamaged(reports)
         return {

@@ -27,6 +27,7 @@ from tokenlake_tasks.bounds import bounds_of_run
 
 
 def _work_named(parameters: Mapping[str, Any]) -> str:
+    """Return the name of a run: its dataset and share."""
     return f"{parameters.get('name')} {parameters.get('share') or ''}".strip()
 
 
@@ -50,15 +51,17 @@ def work(
         wait: Longest wait for the plan of the build, such as `10m`. Default: no wait.
     """  # noqa: E501 - a line break here is a line break in the form
     try:
-        where = StoreAddress(store or default_store(), dict(storage_options or {}))
+        address = StoreAddress(store or default_store(), dict(storage_options or {}))
         bounds = bounds_of_run()
-        bounds.require(check_store, where.url, where.options)
-        part, patience = parse_share(share or "0/1"), parse_duration(wait or "0")
+        bounds.require(check_store, address.url, address.options)
+        part = parse_share(share or "0/1")
+        patience = parse_duration(wait or "0")
         log = get_run_logger().info
+        # Processes start as they are needed: other runs may have built everything.
         with local_pool(workers, started=1) as pool:
-            done = join_build(
-                where,
-                named_build(where, name, patience),
+            units_built = join_build(
+                address,
+                named_build(address, name, patience),
                 pool,
                 share=part,
                 patience=patience,
@@ -68,6 +71,6 @@ def work(
                 worker=flow_run.id,
                 allow=partial(bounds.require, check_job),
             )
-        return asdict(done)
+        return asdict(units_built)
     except (KeyboardInterrupt, TokenlakeError) as error:
         return final_state(error)

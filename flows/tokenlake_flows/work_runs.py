@@ -1,5 +1,4 @@
-"""Runs of the deployment `work/units`, which build the units that another run waits
-for.
+"""Runs of the deployment `work/units`, which build units that another run waits for.
 
 The run that plans a build keeps a number of these runs going until no unit is left. It
 starts, checks and replaces them. Prefect's server notices a run that crashed, but keeps
@@ -66,8 +65,9 @@ Log = Callable[[str], None]
 
 @final
 class WorkRuns:
-    """Keeps a number of runs of the deployment going while a run waits for its units; a
-    context manager.
+    """Keeps a number of runs of the deployment going while a run waits for its units.
+
+    It is a context manager.
 
     Args:
         pool: Pool that the run waits with.
@@ -117,8 +117,9 @@ class WorkRuns:
                 self._end_run(client, run, failed=kind is not None)
 
     def _watch(self) -> None:
-        """Check the runs until the end; an error that no check can overcome ends the
-        build.
+        """Check the runs until the end.
+
+        An error that no check can overcome ends the build.
         """
         while not self._closed.wait(_CHECK_SECONDS):
             awaited = self._pool.awaited()
@@ -151,10 +152,11 @@ class WorkRuns:
 
     def _check_runs(self, client: SyncPrefectClient, awaited: Awaited) -> None:
         """Start the runs that are missing."""
-        if self._build is None or (self._build.address, self._build.layout) != (
-            awaited.address,
-            awaited.layout,
-        ):
+        # Another version, or another plan of it, has runs of its own.
+        former_build = None
+        if self._build is not None:
+            former_build = (self._build.address, self._build.layout)
+        if former_build != (awaited.address, awaited.layout):
             self._runs = {run.id for run in self._find_runs(client, awaited)}
             self._failed_runs = 0
             self._fewest_left = awaited.left
@@ -166,11 +168,10 @@ class WorkRuns:
             self._failed_runs = 0
             self._fewest_left = awaited.left
 
-        active = [
-            run
-            for run in self._read_runs(client)
-            if self._is_active(client, run, awaited)
-        ]
+        active: list[FlowRun] = []
+        for run in self._read_runs(client):
+            if self._is_active(client, run, awaited):
+                active.append(run)
         self._runs = {run.id for run in active}
         if any(run.state_type == StateType.RUNNING for run in active):
             self._needed_since = math.inf
@@ -181,17 +182,16 @@ class WorkRuns:
                 f"{numbers.plural(self._count, 'run')} beside this one"
             )
 
+        # Never more runs than units: a run without a unit would end at once.
         for share in range(len(active), min(self._count, awaited.left)):
             self._start_run(share, awaited)
 
     def _find_runs(self, client: SyncPrefectClient, awaited: Awaited) -> list[FlowRun]:
-        """Return the active runs that an earlier, killed run of the same build
-        started.
-        """
-        deployment = client.read_deployment_by_name(DEPLOYMENT).id
+        """Return the active runs that an earlier, killed run of the same build started."""
+        deployment_id = client.read_deployment_by_name(DEPLOYMENT).id
         active = client.read_flow_runs(
             flow_run_filter=filters.FlowRunFilter(
-                deployment_id=filters.FlowRunFilterDeploymentId(any_=[deployment]),
+                deployment_id=filters.FlowRunFilterDeploymentId(any_=[deployment_id]),
                 state=filters.FlowRunFilterState(
                     type=filters.FlowRunFilterStateType(any_=list(_ACTIVE))
                 ),
@@ -214,14 +214,15 @@ class WorkRuns:
         """Return the current state of the runs that were active at the last check."""
         if not self._runs:
             return []
-        ids = filters.FlowRunFilterId(any_=list(self._runs))
-        return client.read_flow_runs(flow_run_filter=filters.FlowRunFilter(id=ids))
+        run_ids = filters.FlowRunFilterId(any_=list(self._runs))
+        return client.read_flow_runs(flow_run_filter=filters.FlowRunFilter(id=run_ids))
 
     def _is_active(
         self, client: SyncPrefectClient, run: FlowRun, awaited: Awaited
     ) -> bool:
-        """Return whether a run builds units or will do so. A lost run is marked as
-        crashed.
+        """Say whether a run builds units or will do so.
+
+        A lost run is marked as crashed.
         """
         if run.state_type not in _ACTIVE:
             message = run.state.message if run.state is not None else None
@@ -236,9 +237,8 @@ class WorkRuns:
         # running.
         now = time.monotonic()
         running_seconds = now - self._running_since.setdefault(run.id, now)
-        silent_seconds = min(
-            awaited.heard.get(str(run.id), running_seconds), running_seconds
-        )
+        heard_seconds = awaited.heard.get(str(run.id), running_seconds)
+        silent_seconds = min(heard_seconds, running_seconds)
         if silent_seconds < 2 * lease_seconds():
             return True
         message = (
@@ -282,8 +282,9 @@ class WorkRuns:
     def _end_run(
         self, client: SyncPrefectClient, run: FlowRun, *, failed: bool
     ) -> None:
-        """End a run that is not needed any more. A run that builds sees a commit by
-        itself.
+        """End a run that is not needed any more.
+
+        A run that builds sees a commit by itself.
         """
         if run.state_type in (StateType.SCHEDULED, StateType.PENDING):
             client.set_flow_run_state(

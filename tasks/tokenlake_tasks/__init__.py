@@ -1,5 +1,6 @@
-"""The Prefect tasks of Tokenlake's flows. Each is one call of the library, with retries
-and a line in the run's log.
+"""The Prefect tasks of Tokenlake's flows.
+
+Each is one call of the library, with retries and a line in the run's log.
 
 A module is named like its task: ``from tokenlake_tasks.plan import plan``. The tasks of
 a build take the :class:`tokenlake.runs.engine.LocalEngine` of the run.

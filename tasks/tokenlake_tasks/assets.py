@@ -33,8 +33,9 @@ the files are the assets.
 
 
 def artifact_key(kind: str, dataset: str) -> str:
-    """Return the key of an artifact, which may hold lower-case letters, digits and
-    dashes only.
+    """Return the key of an artifact.
+
+    It may hold lower-case letters, digits and dashes only.
 
     >>> artifact_key("tokens", "web.v2_clean")
     'tokens-web-v2-clean'
@@ -43,27 +44,31 @@ def artifact_key(kind: str, dataset: str) -> str:
 
 
 def asset_key(address: str) -> str:
-    """Return the key of a path or URL, without password and query, and with ``_`` for
-    characters that are not allowed.
+    """Return the key of a path or URL, without password and query.
+
+    Characters that are not allowed become ``_``.
 
     >>> asset_key("s3://me:secret@lake/raw data/a.jsonl?signature=x")
     's3://lake/raw_data/a.jsonl'
     """
-    scheme, separator, rest = address.partition("://")
+    scheme, separator, path_of_url = address.partition("://")
+    # A URL keeps its scheme, host and path. Anything else is a path of this machine,
+    # made absolute, so that the same input has one key.
     if separator and re.fullmatch("[A-Za-z0-9]+", scheme) and scheme.lower() != "file":
-        host, slash, path = re.split("[?#]", rest, maxsplit=1)[0].partition("/")
-        key = f"{scheme.lower()}://{host.rpartition('@')[2]}{slash}{path}"
+        host_name, slash, path = re.split("[?#]", path_of_url, maxsplit=1)[0].partition(
+            "/"
+        )
+        key = f"{scheme.lower()}://{host_name.rpartition('@')[2]}{slash}{path}"
     else:
-        path = Path(rest if scheme.lower() == "file" else address)
+        path = Path(path_of_url if scheme.lower() == "file" else address)
         with suppress(RuntimeError):  # "~name" where no user has that name
             path = path.expanduser()
         key = f"file://{path.absolute().as_posix()}"
     key = _REFUSED.sub("_", key)
-    return (
-        key
-        if len(key) <= _LONGEST
-        else f"{key[: _LONGEST - 17]}-{fingerprint(key)[:16]}"
-    )
+    # A long key is cut, and a hash of all of it keeps it unique.
+    if len(key) <= _LONGEST:
+        return key
+    return f"{key[: _LONGEST - 17]}-{fingerprint(key)[:16]}"
 
 
 def dataset_asset(store: str, dataset: str) -> Asset:
@@ -74,14 +79,14 @@ def dataset_asset(store: str, dataset: str) -> Asset:
 
 
 def upstream_assets(store: str, plan: Plan) -> list[Asset]:
-    """Return the assets that a build reads: the inputs of its texts, and the
-    datasets of its parents.
-    """
+    """Return the assets that a build reads: inputs of its texts, and parent datasets."""
+    # A dictionary, because sources may share folders, and parents may be the same
+    # dataset at two versions.
     assets: dict[str, Asset] = {}
     for source in plan.build.sources:
         for root in input_roots(source.data_files, source.type or ""):
-            key = asset_key(root)
-            assets[key] = Asset(key=key)
+            input_key = asset_key(root)
+            assets[input_key] = Asset(key=input_key)
     for parent in plan.parents:
         dataset = dataset_asset(store, parent.lineage.dataset)
         assets[dataset.key] = dataset
@@ -89,8 +94,9 @@ def upstream_assets(store: str, plan: Plan) -> list[Asset]:
 
 
 def input_roots(patterns: Iterable[str], kind: str = "") -> list[str]:
-    """Return the places of inputs: files and folders as named; for a pattern, the
-    folder before its first wildcard.
+    """Return the places of inputs: files and folders as named.
+
+    Of a pattern, the place is the folder before its first wildcard.
 
     >>> input_roots(["raw/*.jsonl", "raw/2024/**/a.csv", "b.csv"])
     ['raw', 'raw/2024', 'b.csv']
@@ -104,5 +110,6 @@ def input_roots(patterns: Iterable[str], kind: str = "") -> list[str]:
         roots[root] = None
     if len(roots) <= _MOST_INPUTS:
         return list(roots)
+    # With very many inputs, their folders stand for them.
     folders = dict.fromkeys(root.rpartition("/")[0] for root in roots)
     return list(folders)[:_MOST_INPUTS]

@@ -1,6 +1,4 @@
-"""Secret blocks of the Prefect server, which configurations refer to as ``{block:
-NAME}``.
-"""
+"""Secret blocks of the Prefect server, which configurations name ``{block: NAME}``."""
 
 from __future__ import annotations
 
@@ -23,19 +21,26 @@ def load_blocks(names: Iterable[str]) -> dict[str, str]:
     """
     bounds = bounds_of_run()
     values: dict[str, str] = {}
-    for name in names:
-        what = f"storage_options: {{block: {name}}}"
+    for block_name in names:
+        subject = f"storage_options: {{block: {block_name}}}"
         try:
-            block: Any = Secret.load(name.removeprefix("secret/"))
+            secret_block: Any = Secret.load(block_name.removeprefix("secret/"))
         except ValueError as error:
-            why = f"the Prefect server has no Secret block with this name ({scrub(str(error).splitlines()[0])})"
-            how = "Create it on the page Blocks of the server, or write {env: NAME}"
-            raise ConfigError(f"{what}: {why}. {how}", block=name) from None
-        value: Any = block.get()
-        if not isinstance(value, str) or not value:
+            # Prefect's message may hold more than its first line, and values in it.
+            first_line = scrub(str(error).splitlines()[0])
             raise ConfigError(
-                f"{what} holds {type(value).__name__}, expected a text", block=name
+                f"{subject}: the Prefect server has no Secret block with this name ({first_line}). "
+                "Create it on the page Blocks of the server, or write {env: NAME}",
+                block=block_name,
+            ) from None
+        secret: Any = secret_block.get()
+        # A block may hold any JSON. Its value is never shown, only its type.
+        if not isinstance(secret, str) or not secret:
+            raise ConfigError(
+                f"{subject} holds {type(secret).__name__}, expected a text",
+                block=block_name,
             )
-        bounds.require_secret(name, value)
-        values[name] = value
+        # A worker's owner bounds the secrets that runs of deployments may use.
+        bounds.require_secret(block_name, secret)
+        values[block_name] = secret
     return values

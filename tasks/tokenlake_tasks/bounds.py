@@ -1,5 +1,6 @@
-"""What the current run may reach: the run of a deployment is bounded by its worker's
-environment.
+"""The bounds of the current run.
+
+The run of a deployment is bounded by its worker's environment.
 """
 
 from __future__ import annotations
@@ -12,7 +13,11 @@ from tokenlake.runs.policy import UNBOUNDED, Bounds
 
 
 def bounds_of_run() -> Bounds:
-    """Return the bounds of the current flow run; a run that a command started has
-    none.
+    """Return the bounds of the current flow run.
+
+    A run that a command started has none.
     """
-    return UNBOUNDED if deployment.id is None else Bounds(os.environ)
+    # Who starts a command could read everything without it, too.
+    if deployment.id is None:
+        return UNBOUNDED
+    return Bounds(os.environ)

@@ -38,16 +38,19 @@ Built: TypeAlias = PrefectFuture[dict[str, int | float] | State[Any]]
 
 
 def build_all(engine: LocalEngine, after: Sequence[Any] = ()) -> list[Built]:
-    """Submit all groups of units, a few at a time, until every unit is built; return
-    their futures.
+    """Submit all groups of units, a few at a time, until every unit is built.
 
     Args:
-        after: What must be done before, for the arrows of the run's graph.
+        engine: Engine of the run.
+        after: Futures and states that come before, for the arrows of the run's graph.
+
+    Returns:
+        Futures of the groups.
 
     Raises:
         TokenlakeError: The first error of a group, after its retries.
     """
-    built: list[Built] = []
+    futures: list[Built] = []
     finished: queue.SimpleQueue[PrefectFuture[Any]] = queue.SimpleQueue()
 
     def wait() -> None:
@@ -58,15 +61,18 @@ def build_all(engine: LocalEngine, after: Sequence[Any] = ()) -> list[Built]:
 
     # A tokenizer that is found wrong makes finished units pending again.
     while groups := engine.groups():
-        at_once = engine.groups_at_once(groups)
-        for index, units in enumerate(groups):
-            if index >= at_once:
+        # A new group is submitted when one ends, so that workers are never without
+        # units and Prefect never holds all groups of a large build.
+        parallel_groups = engine.groups_at_once(groups)
+        for group_index, unit_group in enumerate(groups):
+            if group_index >= parallel_groups:
                 wait()
-            task = build.with_options(
-                tags=[f"source:{name}" for name in engine.sources_of(units)]
-            )
-            built.append(submitted(task, engine, units, after=after))
-            built[-1].add_done_callback(finished.put)
-        for _ in groups[-at_once:]:
+            source_tags = [
+                f"source:{source_name}" for source_name in engine.sources_of(unit_group)
+            ]
+            build_task = build.with_options(tags=source_tags)
+            futures.append(submitted(build_task, engine, unit_group, after=after))
+            futures[-1].add_done_callback(finished.put)
+        for _ in groups[-parallel_groups:]:
             wait()
-    return built
+    return futures

@@ -1,6 +1,4 @@
-"""The tasks of the flow `clean`: plan, signatures, the list of excluded documents,
-and its audit.
-"""
+"""The tasks of the flow `clean`: plan, signatures, the list, and its audit."""
 
 from __future__ import annotations
 
@@ -20,27 +18,28 @@ from tokenlake_tasks.retries import retried, tried_once
 _REASONS: Final = (label("reason"), number("rows"))
 
 Cleaned: TypeAlias = dict[str, Any]
-"""JSON-able: where the list is, and the account."""
+"""JSON-able: path of the list, and the counts of the audit."""
 
 
 @retried("plan-cleaning", "plan")
 def plan_cleaning(config: PipelineConfig) -> Cleaning:
     """List the inputs, and see which units have signatures already."""
     cleaning = Cleaning(config)
-    log = get_run_logger()
-    log.info(
+    run_logger = get_run_logger()
+    run_logger.info(
         "%s, %d to read",
         numbers.plural(len(cleaning.units), "unit"),
         len(cleaning.pending),
     )
-    for line in cleaning.notes:
-        log.warning("%s", line)
+    for note_line in cleaning.notes:
+        run_logger.warning("%s", note_line)
     return cleaning
 
 
 @retried("sign-units", "signatures")
 def sign_units(cleaning: Cleaning, workers: int) -> None:
-    """Make the signatures of all units that have none; another try goes on."""
+    """Make the signatures of all units that have none; another try continues."""
+    # Without pending units no worker processes are started.
     if cleaning.pending:
         with open_pool(None, workers or None, cleaning.config.ray) as pool:
             cleaning.sign(pool)
@@ -48,26 +47,26 @@ def sign_units(cleaning: Cleaning, workers: int) -> None:
 
 @retried("write-list", "list")
 def write_list(cleaning: Cleaning) -> CleanResult:
-    """Find out what is left out, and write the list."""
+    """Decide which documents are left out, and write the list."""
+    # The signatures of all units are needed: a duplicate may be in any of them.
     return cleaning.settle()
 
 
 @tried_once("report")
 def publish_account(name: str, result: CleanResult) -> None:
     """Publish the counts of excluded documents as an artifact of the run."""
-    key = artifact_key("cleaning", name)
-    create_markdown_artifact(account_page(result), key=key, description=result.output)
+    report_key = artifact_key("cleaning", name)
+    create_markdown_artifact(
+        account_page(result), key=report_key, description=result.output
+    )
 
 
 def account_page(result: CleanResult) -> str:
-    """Return what is left out, as Markdown."""
+    """Return the counts of excluded documents, as Markdown."""
     account = result.account
-    rows = [
-        {"reason": reason, "rows": count}
-        for reason, count in sorted(account.filtered.items())
-    ]
-    kept = f"{account.kept:,} of {numbers.plural(account.rows_read, 'row')} kept."
-    table = to_markdown(Table.of(_REASONS, rows))
-    return (
-        f"# Cleaning\n\n{kept} List of excluded documents: `{result.output}`\n\n{table}"
-    )
+    rows: list[dict[str, Any]] = []
+    for reason, count in sorted(account.filtered.items()):
+        rows.append({"reason": reason, "rows": count})
+    kept_rows = f"{account.kept:,} of {numbers.plural(account.rows_read, 'row')} kept."
+    markdown_table = to_markdown(Table.of(_REASONS, rows))
+    return f"# Cleaning\n\n{kept_rows} List of excluded documents: `{result.output}`\n\n{markdown_table}"

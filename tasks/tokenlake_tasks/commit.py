@@ -25,26 +25,31 @@ _R = TypeVar("_R")
 def _materializing(
     **options: Any,
 ) -> Callable[[Callable[_P, _R]], MaterializingTask[_P, _R]]:
-    """A task with assets, which are not known before there is a plan."""
+    """Return a decorator of a task with assets, which are known only with a plan."""
     return lambda function: MaterializingTask(function, assets=(), **options)
 
 
 @retried("commit", "commit", make=_materializing)
 def commit(engine: LocalEngine) -> Summary:
-    """Make the version visible and return its summary; a version that was there
-    already is found again.
+    """Make the version visible and return its summary.
+
+    A version that existed already is found again.
     """
     was_committed = engine.session().found_committed
     result = engine.commit(this_run())
     summary = summarize(result)
-    log = log_of(engine)
-    log(f"{summary['dataset']} v{summary['version']} is committed: {summary['path']}")
+    log_line = log_of(engine)
+    log_line(
+        f"{summary['dataset']} v{summary['version']} is committed: {summary['path']}"
+    )
     if result.manifest.mixture is not None:
-        log(f"mixture: {sentence(result.manifest.mixture)}")
+        log_line(f"mixture: {sentence(result.manifest.mixture)}")
+    # Only a new version is news: a second run emits no event.
     if not was_committed:
-        facts = facts_of(open_store(engine.session().plan.store).url, result.manifest)
-        add_asset_metadata(dataset_asset(facts["store"], result.dataset), facts)
-        emit(COMMITTED, facts)
+        store_url = open_store(engine.session().plan.store).url
+        event_facts = facts_of(store_url, result.manifest)
+        add_asset_metadata(dataset_asset(store_url, result.dataset), event_facts)
+        emit(COMMITTED, event_facts)
     return summary
 
 
@@ -53,18 +58,20 @@ def submit_commit(
 ) -> PrefectFuture[Summary]:
     """Submit the task `commit` with the assets of the build, which the plan names.
 
-    A version that was there already materializes nothing and emits no event.
+    A version that existed already materializes nothing and emits no event.
 
     Args:
-        after: What must be done before, for the arrows of the run's graph.
+        engine: Engine of the run.
+        after: Futures and states that come before, for the arrows of the run's graph.
     """
     session = engine.session()
     if session.found_committed:
         return submitted(commit, engine, after=after)
-    store = open_store(session.plan.store).url
+    # The lineage on the page of the dataset: this version, and everything it is made of.
+    store_url = open_store(session.plan.store).url
     with_options: Any = commit.with_options  # its types do not have assets
-    task = with_options(
-        assets=[dataset_asset(store, session.dataset)],
-        asset_deps=upstream_assets(store, session.plan),
+    commit_task = with_options(
+        assets=[dataset_asset(store_url, session.dataset)],
+        asset_deps=upstream_assets(store_url, session.plan),
     )
-    return submitted(task, engine, after=after)
+    return submitted(commit_task, engine, after=after)

@@ -1,6 +1,4 @@
-"""Events about versions of datasets, which automations of a Prefect server can wait
-for.
-"""
+"""Events about versions of datasets, for automations of a Prefect server."""
 
 from __future__ import annotations
 
@@ -18,9 +16,11 @@ PUSHED: Final = "tokenlake.version.pushed"
 
 
 def facts_of(store: str, manifest: Manifest) -> dict[str, Any]:
-    """Return the payload of the event of a committed version, which is JSON and
-    holds no secret.
+    """Return the payload of the event of a committed version.
+
+    It is JSON and holds no secret.
     """
+    # The hash of the manifest identifies the bytes: a receiver can compare its copy.
     totals = manifest.totals
     return {
         **version_facts(store, manifest.dataset, manifest.version),
@@ -32,7 +32,9 @@ def facts_of(store: str, manifest: Manifest) -> dict[str, Any]:
         "documents": totals.documents,
         "files": totals.files,
         "bytes": totals.bytes,
-        "splits": {name: split.rows for name, split in manifest.splits.items()},
+        "splits": {
+            split_name: split.rows for split_name, split in manifest.splits.items()
+        },
         "parents": [
             f"{parent.dataset}@v{parent.version}" for parent in manifest.parents
         ],
@@ -40,8 +42,9 @@ def facts_of(store: str, manifest: Manifest) -> dict[str, Any]:
 
 
 def version_facts(store: str, dataset: str, version: int) -> dict[str, Any]:
-    """Return the facts that identify a version. Their names are parameters of the
-    flows, too.
+    """Return the facts that identify a version.
+
+    Their names are parameters of the flows, too.
     """
     return {
         "dataset": dataset,
@@ -52,11 +55,14 @@ def version_facts(store: str, dataset: str, version: int) -> dict[str, Any]:
 
 
 def emit(event: str, facts: Mapping[str, Any]) -> None:
-    """Emit an event about a version. Prefect adds the run, its deployment and their
-    tags.
+    """Emit an event about a version.
+
+    Prefect adds the run, its deployment and their tags.
     """
     dataset = facts["dataset"]
     store = facts["store"]
+    # Automations match the labels of the resource; the asset links the event to the
+    # page of the dataset.
     labels = {
         "prefect.resource.id": f"tokenlake.dataset.{dataset}",
         "prefect.resource.name": f"{dataset} v{facts['version']}",
@@ -64,8 +70,8 @@ def emit(event: str, facts: Mapping[str, Any]) -> None:
         "tokenlake.version": str(facts["version"]),
         "tokenlake.store": store,
     }
-    asset = {
+    related_asset = {
         "prefect.resource.id": dataset_asset(store, dataset).key,
         "prefect.resource.role": "asset",
     }
-    emit_event(event, labels, related=[asset], payload=dict(facts))
+    emit_event(event, labels, related=[related_asset], payload=dict(facts))

@@ -11,7 +11,8 @@ from tokenlake_tasks.summary import Summary, summarize
 @retried("export", "export")
 def export(engine: LocalEngine) -> Summary:
     """Make the exports of the committed version, and summarize the run again."""
+    # A copy that was complete already is not written again.
     result = engine.export()
-    for place in result.exports:
-        log_of(engine)(f"exported to {place}")
+    for export_path in result.exports:
+        log_of(engine)(f"exported to {export_path}")
     return summarize(result)

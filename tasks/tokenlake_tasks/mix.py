@@ -10,8 +10,9 @@ from tokenlake_tasks.retries import tried_once
 
 @tried_once("mix")
 def mix(step: StepRun) -> dict[str, Any]:
-    """Put rows of stored datasets in the order of the mixture, in the worker processes
-    that build its units.
+    """Put rows of stored datasets in the order of the mixture.
+
+    It is done in the worker processes that build the units.
 
     Its runs are recorded by :mod:`tokenlake_tasks.recorded_steps` when the step is
     over. It returns the figures of the step, or raises its error.

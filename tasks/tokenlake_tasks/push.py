@@ -26,15 +26,19 @@ def push(
     token: Mapping[str, str],
     strict: bool,
 ) -> PushReport:
-    """Publish one version in a private repository; another try sends what is
-    missing.
-    """
-    name = f"{dataset}@v{version}"
+    """Publish one version in a private repository; another try sends the missing files."""
+    version_name = f"{dataset}@v{version}"
+    # The token itself is read only here: parameters of runs are shown on the server.
     report = push_to_hub(
-        store, repo, name=name, revision=branch, token=token_of(token), strict=strict
+        store,
+        repo,
+        name=version_name,
+        revision=branch,
+        token=token_of(token),
+        strict=strict,
     )
-    log = get_run_logger()
-    log.info(
+    run_logger = get_run_logger()
+    run_logger.info(
         "%s: %s at %s, %s",
         report.outcome,
         report.tag,
@@ -42,21 +46,23 @@ def push(
         numbers.size(report.bytes),
     )
     for finding in report.findings:
-        log.warning("looks like a secret: %s", finding)
-    facts = version_facts(open_store(store).url, dataset, version)
-    emit(PUSHED, facts | {"url": report.url, "tag": report.tag})
+        run_logger.warning("looks like a secret: %s", finding)
+    event_facts = version_facts(open_store(store).url, dataset, version)
+    emit(PUSHED, event_facts | {"url": report.url, "tag": report.tag})
     return report
 
 
 def check_reference(token: Mapping[str, str] | None) -> dict[str, str]:
-    """Return a checked reference to a token. An empty one stands for the worker's own
-    token.
+    """Return a checked reference to a token.
+
+    An empty one stands for the worker's own token.
 
     Raises:
         ConfigError: The value is not a reference. The message does not show it, because
             it may be the token itself.
     """
     reference = dict(token or {})
+    # Exactly one key with a name. Anything else may be a token that was pasted.
     is_reference = set(reference) in ({"env"}, {"block"}) and all(reference.values())
     if reference and not is_reference:
         raise ConfigError(

@@ -1,5 +1,6 @@
-"""Task runs for the steps of units, which are over when they are recorded: with their
-own begin and end.
+"""Task runs for the steps of units, recorded when they are over.
+
+They have the begin and end of the steps themselves.
 
 Prefect times the task runs that it executes. The steps of a unit run in a worker
 process, block by block and in turn, so that Prefect cannot execute them. Their task
@@ -38,37 +39,39 @@ STEP_TASKS: Final[Mapping[Stage, Task[..., Any]]] = {
 
 
 def record_steps(steps: Iterable[StepRun]) -> None:
-    """Record a task run for each step, below the current task run and one after the
-    other.
-    """
+    """Record a task run for each step, below the current one and one after the other."""
     context = TaskRunContext.get()
+    # Outside of a flow run, such as in a test, nothing is recorded.
     if context is None or context.task_run.flow_run_id is None:
         return
     parent = context.task_run
-    before: UUID | None = None
+    previous_run: UUID | None = None
     for step in steps:
-        before = _record(step, parent, before)
+        previous_run = _record(step, parent, previous_run)
 
 
-def _record(step: StepRun, parent: TaskRun, before: UUID | None) -> UUID:
+def _record(step: StepRun, parent: TaskRun, previous_run: UUID | None) -> UUID:
     """Record one step and return the id of its task run.
 
     Args:
         step: The step.
         parent: The task run of the group of units.
-        before: Id of the task run that an arrow leads from. None: no arrow.
+        previous_run: Id of the task run that an arrow leads from. None: no arrow.
     """
-    began = datetime.fromtimestamp(step.began, UTC)
-    ended = max(datetime.fromtimestamp(step.ended, UTC), began)
-    running = _state(StateType.RUNNING, began)
+    # A clock may be set back while a step runs. Prefect expects no negative duration.
+    begin_time = datetime.fromtimestamp(step.began, UTC)
+    end_time = max(datetime.fromtimestamp(step.ended, UTC), begin_time)
+    running = _state(StateType.RUNNING, begin_time)
     if step.error is None:
-        final = _state(StateType.COMPLETED, ended, step.summary)
+        final_state = _state(StateType.COMPLETED, end_time, step.summary)
     else:
-        final = _state(StateType.FAILED, ended, scrub(step.error))
+        final_state = _state(StateType.FAILED, end_time, scrub(step.error))
+    # The page of the run draws its graph from these inputs: the group of units around
+    # the step, and the step before it.
     inputs: dict[str, list[Any]] = {"__parents__": [TaskRunResult(id=parent.id)]}
-    if before is not None:
-        inputs["wait_for"] = [TaskRunResult(id=before)]
-    facts: dict[str, Any] = {
+    if previous_run is not None:
+        inputs["wait_for"] = [TaskRunResult(id=previous_run)]
+    run_fields: dict[str, Any] = {
         "id": uuid4(),
         "name": step.name,
         "flow_run_id": parent.flow_run_id,
@@ -77,18 +80,26 @@ def _record(step: StepRun, parent: TaskRun, before: UUID | None) -> UUID:
         "tags": parent.tags,
         "task_inputs": inputs,
         "run_count": 1,
-        "expected_start_time": began,
-        "start_time": began,
+        "expected_start_time": begin_time,
+        "start_time": begin_time,
     }
-    begun_run = TaskRun.model_validate(facts | {"state": running})
-    ended_run = TaskRun.model_validate(
-        facts | {"state": final, "end_time": ended, "total_run_time": ended - began}
-    )
-    event = emit_task_run_state_change_event(
+    # Two events, as Prefect's engine would send them: the step runs, and the step
+    # ended. The second one follows the first.
+    begun_run = TaskRun.model_validate(run_fields | {"state": running})
+    end_fields = {
+        "state": final_state,
+        "end_time": end_time,
+        "total_run_time": end_time - begin_time,
+    }
+    ended_run = TaskRun.model_validate(run_fields | end_fields)
+    start_event = emit_task_run_state_change_event(
         task_run=begun_run, initial_state=None, validated_state=running
     )
     emit_task_run_state_change_event(
-        task_run=ended_run, initial_state=running, validated_state=final, follows=event
+        task_run=ended_run,
+        initial_state=running,
+        validated_state=final_state,
+        follows=start_event,
     )
     return ended_run.id
 
@@ -97,7 +108,7 @@ def _state(
     kind: StateType, reached: datetime, message: str | None = None
 ) -> State[Any]:
     """Return a state that was reached at a time."""
-    name = kind.value.capitalize()
+    state_name = kind.value.capitalize()
     return State[Any].model_validate(
-        {"type": kind, "name": name, "message": message, "timestamp": reached}
+        {"type": kind, "name": state_name, "message": message, "timestamp": reached}
     )

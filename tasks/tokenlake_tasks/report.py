@@ -1,6 +1,4 @@
-"""The task `report`: the result of a build beside its run, and a report in the
-store.
-"""
+"""The task `report`: the result of a build beside its run, and a report in the store."""
 
 from __future__ import annotations
 
@@ -41,8 +39,9 @@ from tokenlake_tasks.retries import tried_once
 
 @tried_once("report")
 def report(engine: LocalEngine) -> None:
-    """Write the report of the version into the store, and publish the result as an
-    artifact of the run.
+    """Write the report of the version, and publish the result as an artifact.
+
+    The report is in the store.
     """
     result = engine.result()
     engine.begin("writing the report")
@@ -68,6 +67,7 @@ def _page(
         result: Result of a committed build.
         built_units: Units that this run built itself.
     """
+    # The main figures come first, then the data, then this run.
     manifest = result.manifest
     report_key = _written_report(store, manifest)
     main_figures, data_tables = _from_data(Catalog(store), manifest)
@@ -79,22 +79,20 @@ def _page(
     ]
     if len(manifest.splits) > 1:
         tables.append(splits_table(manifest))
-    tables.append(
-        facts(_facts_of_run(store, result, report_key, built_units), "This run")
-    )
+    run_facts = _facts_of_run(store, result, report_key, built_units)
+    tables.append(facts(run_facts, "This run"))
     tables += time_tables(built_units)
 
-    notes = "".join(
-        f"- {note}\n" for note in [*remarks(manifest.account), *result.notes]
-    )
-    return "\n".join(
-        [f"# {result.dataset} v{result.version}\n", *map(to_markdown, tables), notes]
-    )
+    all_notes = [*remarks(manifest.account), *result.notes]
+    notes = "".join(f"- {note}\n" for note in all_notes)
+    title = f"# {result.dataset} v{result.version}\n"
+    return "\n".join([title, *map(to_markdown, tables), notes])
 
 
 def _written_report(store: Store, manifest: Manifest) -> str:
-    """Write the HTML report and return its key. A version is complete without one:
-    "" if it fails.
+    """Write the HTML report and return its key.
+
+    A version is complete without one: the key is "" if it fails.
     """
     try:
         return store_report(store, manifest)
@@ -108,20 +106,19 @@ def _written_report(store: Store, manifest: Manifest) -> str:
 def _from_data(
     catalog: Catalog, manifest: Manifest
 ) -> tuple[list[tuple[str, str]], list[Table]]:
-    """Return the main figures, and the tables that take a look into the data or into
-    other versions.
-    """
-    main_figures = [(str(name), str(value)) for name, value in headline(manifest).rows]
+    """Return the main figures, and tables from the data or other versions."""
+    main_figures: list[tuple[str, str]] = []
+    for fact_name, fact_value in headline(manifest).rows:
+        main_figures.append((str(fact_name), str(fact_value)))
     tables: list[Table] = []
     if manifest.mixture is not None:
-        tables.append(
-            mixed_text_table(manifest.mixture, text_accounts(catalog, manifest))
-        )
+        accounts = text_accounts(catalog, manifest)
+        tables.append(mixed_text_table(manifest.mixture, accounts))
     # A run does not fail because its page has a table less.
     with suppress(TokenlakeError):
-        share = loss_share(catalog.store, manifest)
-        if share is not None:
-            main_figures.append(("loss", share.in_words()))
+        loss_figure = loss_share(catalog.store, manifest)
+        if loss_figure is not None:
+            main_figures.append(("loss", loss_figure.in_words()))
         if manifest.files:
             tables.append(length_table(catalog, manifest))
     return main_figures, [table for table in tables if table.rows]
@@ -146,19 +143,28 @@ def _facts_of_run(
         "resumed": result.units_resumed,
         "reused": result.units_reused,
     }
-    units = ", ".join(
-        f"{numbers.count(count)} {state}" for state, count in counts.items() if count
-    )
-    rows = [("units", units or "none: the same version already exists")]
+    unit_counts: list[str] = []
+    for state, count in counts.items():
+        if count:
+            unit_counts.append(f"{numbers.count(count)} {state}")
+    unit_summary = ", ".join(unit_counts)
+    fact_rows = [("units", unit_summary or "none: the same version already exists")]
+    # A run that only found units built elsewhere has no speed of its own.
     if result.units_built:
-        text_bytes = sum(unit.record.account.text_bytes for unit in built_units)
+        text_bytes = sum(
+            built_unit.record.account.text_bytes for built_unit in built_units
+        )
         speed = numbers.rate(text_bytes, result.seconds)
-        rows.append(("time", f"{numbers.duration(result.seconds)}, {speed} of text"))
-    rows.append(("stored at", result.path))
-    rows.append(("fingerprint", result.manifest.fingerprint))
+        fact_rows.append(
+            ("time", f"{numbers.duration(result.seconds)}, {speed} of text")
+        )
+    fact_rows.append(("stored at", result.path))
+    fact_rows.append(("fingerprint", result.manifest.fingerprint))
     if report_key:
-        rows.append(("report", f"{store.url}/{report_key}"))
-        name = f"{result.dataset}@v{result.version}"
-        command = f"tokenlake report {name} --serve --store {shlex.quote(store.url)}"
-        rows.append(("in a browser", command))
-    return rows
+        fact_rows.append(("report", f"{store.url}/{report_key}"))
+        version_name = f"{result.dataset}@v{result.version}"
+        # The page of a run cannot open a file of the store. This command serves it.
+        store_argument = shlex.quote(store.url)
+        command = f"tokenlake report {version_name} --serve --store {store_argument}"
+        fact_rows.append(("in a browser", command))
+    return fact_rows

@@ -1,4 +1,4 @@
-"""How tasks are declared: tried once or several times, and with no stored result."""
+"""Declarations of tasks: tried once or several times, with no stored result."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ _R = TypeVar("_R")
 
 
 def is_worth_a_retry(task: Task[..., Any], run: TaskRun, state: State[Any]) -> bool:
-    """Whether the same work may succeed next time: a worker died, or the store did not
-    answer.
+    """Say whether the same work may succeed next time.
+
+    It may if a worker died, or the store did not answer.
 
     An error that is raised on purpose, about the input, the configuration or a
     conflict, fails at once.
@@ -33,8 +34,9 @@ def is_worth_a_retry(task: Task[..., Any], run: TaskRun, state: State[Any]) -> b
 def is_worth_another_push(
     task: Task[..., Any], run: TaskRun, state: State[Any]
 ) -> bool:
-    """Whether the same push may succeed next time: the Hub or the store could not be
-    reached.
+    """Say whether the same push may succeed next time.
+
+    It may if the Hub or the store could not be reached.
     """
     error = state.result(raise_on_failure=False)
     return isinstance(error, SourceError) or is_worth_a_retry(task, run, state)
@@ -46,9 +48,12 @@ def retried(
     condition: Any = is_worth_a_retry,
     make: Callable[..., Any] = task,
 ) -> Callable[[Callable[_P, _R]], Task[_P, _R]]:
-    """Declare a task that is tried up to three times. Its result is not stored,
-    because it may be unpickled later.
+    """Declare a task that is tried up to three times.
+
+    Its result is not stored, because it may be unpickled later.
     """
+    # The waits vary by half, so that tasks that failed together do not come back
+    # together.
     return make(
         name=name,
         task_run_name=cast("Any", run_name),  # typed by Prefect as if it took nothing
@@ -74,6 +79,8 @@ def submitted(
     """Submit a task that comes after others, as the arrows of the run's graph show.
 
     Args:
+        task: The task.
+        arguments: Its arguments.
         after: Futures, and states of flows. Not their results: Prefect draws wrong
             arrows between equal values.
     """

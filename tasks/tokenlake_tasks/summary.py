@@ -1,4 +1,4 @@
-"""What a flow run of a build returns: a summary that is JSON."""
+"""The summary that a flow run of a build returns, which is JSON."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from tokenlake.etl.reports.dataset import fill, mixture_table
 from tokenlake.etl.runner import BuildResult
 
 Summary: TypeAlias = dict[str, Any]
-"""JSON-able: the version that was committed, and what this run did for it."""
+"""JSON-able: figures of the committed version and of this run."""
 
+# Fields that the summary takes from the result unchanged.
 _OF_RESULT: Final = (
     "dataset",
     "version",
@@ -22,9 +23,11 @@ _OF_RESULT: Final = (
 
 
 def summarize(result: BuildResult) -> Summary:
-    """Return the figures of the committed version, and of what this run itself did."""
+    """Return the figures of the committed version, and of the work of this run."""
     manifest = result.manifest
-    summary: Summary = {name: getattr(result, name) for name in _OF_RESULT}
+    summary: Summary = {
+        field_name: getattr(result, field_name) for field_name in _OF_RESULT
+    }
     summary |= {
         "documents": manifest.account.documents,
         "tokens": manifest.account.tokens,

@@ -1,6 +1,4 @@
-"""The tasks of the flow `verify`: one task for each version, and one for the
-findings.
-"""
+"""The tasks of the flow `verify`: one for each version, and one for the findings."""
 
 from __future__ import annotations
 
@@ -45,6 +43,7 @@ def committed_versions(catalog: Catalog, names: Sequence[str]) -> list[tuple[str
     """Return (dataset, version) of the named versions, or of all committed ones.
 
     Args:
+        catalog: Catalog of the store.
         names: Datasets (all their versions), or one version each: ``name@v3``,
             ``name@prod``. Empty: all datasets.
 
@@ -52,15 +51,14 @@ def committed_versions(catalog: Catalog, names: Sequence[str]) -> list[tuple[str
         NotFoundError: A named dataset or version does not exist.
     """
     versions: list[tuple[str, int]] = []
-    for name in names or catalog.datasets():
-        if "@" in name:
-            versions.append(catalog.resolve(name))
+    for dataset_name in names or catalog.datasets():
+        if "@" in dataset_name:
+            versions.append(catalog.resolve(dataset_name))
         else:
-            versions += [
-                (name, info.version)
-                for info in catalog.versions(name)
-                if info.committed
-            ]
+            for version_info in catalog.versions(dataset_name):
+                if version_info.committed:
+                    versions.append((dataset_name, version_info.version))
+    # A version may be named twice, by its dataset and by a tag.
     return list(dict.fromkeys(versions))
 
 
@@ -68,18 +66,20 @@ def committed_versions(catalog: Catalog, names: Sequence[str]) -> list[tuple[str
 def verify(
     store: ReadStore, dataset: str, version: int, deep: bool, workers: int
 ) -> VerifyReport:
-    """Verify one version. Damage is logged and returned in the report; it does not
-    raise.
+    """Verify one version.
+
+    Damage is logged and returned in the report; it does not raise.
     """
+    # Damage does not raise here, so that the other versions are verified, too.
     report = verify_stored(store, dataset, version, deep=deep, workers=workers)
-    log = get_run_logger()
-    log.info(
+    run_logger = get_run_logger()
+    run_logger.info(
         "%s, %s read", numbers.plural(report.files, "file"), numbers.size(report.bytes)
     )
     for remark in report.notes:
-        log.warning("%s", remark)
+        run_logger.warning("%s", remark)
     for problem in report.problems:
-        log.error(
+        run_logger.error(
             "%s: %s: expected %s, got %s",
             problem.path,
             problem.problem,
@@ -87,22 +87,23 @@ def verify(
             problem.got,
         )
     if not report.ok:
-        first_problems = [
-            f"{problem.path}: {problem.problem}"
-            for problem in report.problems[:_MOST_IN_EVENT]
-        ]
-        facts = version_facts(store.url, dataset, version)
-        emit(
-            DAMAGED,
-            facts
-            | {"problems": len(report.problems), "first_problems": first_problems},
-        )
+        # An event is small: the first problems stand for all of them.
+        first_problems: list[str] = []
+        for problem in report.problems[:_MOST_IN_EVENT]:
+            first_problems.append(f"{problem.path}: {problem.problem}")
+        problem_facts = {
+            "problems": len(report.problems),
+            "first_problems": first_problems,
+        }
+        event_facts = version_facts(store.url, dataset, version)
+        emit(DAMAGED, event_facts | problem_facts)
     return report
 
 
 @tried_once("report")
 def publish_findings(reports: Sequence[VerifyReport]) -> None:
     """Publish the findings as the artifact ``verification`` of the run."""
+    # The key is always the same: the server shows all verifications as one history.
     damaged = len([report for report in reports if not report.ok])
     description = (
         f"{numbers.plural(len(reports), 'version')}: {damaged or 'none'} damaged"
@@ -117,21 +118,25 @@ def findings(reports: Sequence[VerifyReport]) -> str:
     versions: list[dict[str, Any]] = []
     problems: list[dict[str, Any]] = []
     for report in reports:
-        name = _name_of(report)
-        state = (
-            "intact" if report.ok else numbers.plural(len(report.problems), "problem")
-        )
-        row = {
-            "name": name,
-            "state": state,
+        version_name = _name_of(report)
+        version_state = "intact"
+        if not report.ok:
+            version_state = numbers.plural(len(report.problems), "problem")
+        version_row = {
+            "name": version_name,
+            "state": version_state,
             "files": report.files,
             "bytes": report.bytes,
         }
+        # Rows and tokens are counted only where every row was decoded.
         if report.deep:
-            row |= {"rows": report.rows, "tokens": report.tokens}
-        versions.append(row)
-        problems += [{"name": name, **asdict(problem)} for problem in report.problems]
+            version_row |= {"rows": report.rows, "tokens": report.tokens}
+        versions.append(version_row)
+        problems += [
+            {"name": version_name, **asdict(problem)} for problem in report.problems
+        ]
 
+    # The page of a run gets slow with very many lines: the logs have all of them.
     tables = [Table.of(_VERSIONS, versions)]
     if problems:
         tables.append(Table.of(_PROBLEMS, problems[:_MOST_SHOWN], "Damage"))
@@ -144,9 +149,10 @@ def require_undamaged(reports: Sequence[VerifyReport]) -> None:
     Raises:
         IntegrityError: Names the damaged versions, and the command that repairs them.
     """
-    damaged = [
-        f"{report.dataset}@v{report.version}" for report in reports if not report.ok
-    ]
+    damaged: list[str] = []
+    for report in reports:
+        if not report.ok:
+            damaged.append(f"{report.dataset}@v{report.version}")
     if not damaged:
         return
     versions = numbers.plural(len(reports), "version")

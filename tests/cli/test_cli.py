@@ -452,8 +452,8 @@ def test_run_does_not_take_a_damaged_version_for_one_that_is_there(
     shard = next((tmp_path / "store").rglob("data/*.parquet"))
     original = shard.read_bytes()
     for cut, told in (
-        (None, "missing"),
-        (original[:-1], f"{len(original) - 1} bytes long"),
+        (None, "is missing"),
+        (original[:-1], f"has {len(original) - 1} bytes"),
     ):
         shard.unlink(missing_ok=True)
         if cut is not None:
@@ -462,8 +462,8 @@ def test_run_does_not_take_a_damaged_version_for_one_that_is_there(
         assert main(run) == 3
         captured = capsys.readouterr()
         assert "already exists" not in captured.out
-        assert f"{shard.name} is {told}" in captured.err
-        assert "`tokenlake repair small@v1` repairs it" in captured.err
+        assert f"{shard.name} {told}" in captured.err
+        assert "`tokenlake repair small@v1` to repair it" in captured.err
     shard.unlink()
     shard.write_bytes(original)
     assert main(run) == 0

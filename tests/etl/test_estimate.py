@@ -197,3 +197,52 @@ def test_a_sample_of_one_long_text_is_spread_over_it() -> None:
     assert text.index(first) == len(text) // 4
     assert text.index(second) == 3 * len(text) // 4
     assert sample.position.tolist() == [0, 0]
+
+
+PACKINGS: dict[str, dict[str, Any]] = {
+    "greedy": {"strategy": "greedy"},
+    "greedy with few pieces": {"strategy": "greedy", "max_segments": 2},
+    "pool": {"strategy": "pool"},
+    "first_fit": {"strategy": "first_fit"},
+    "best_fit": {"strategy": "best_fit"},
+    "best_fit in small windows": {"strategy": "best_fit", "window_tokens": 512},
+    "a document per row": {"strategy": "best_fit", "max_segments": 1},
+}
+
+
+@pytest.mark.parametrize("packing", PACKINGS)
+def test_the_rows_of_a_skewed_folder_are_foreseen_for_every_strategy(
+    packing: str, tmp_path: Path, tokenizer_dir: Path
+) -> None:
+    # Documents of about 70 tokens leave half of a row of 128 empty where they must not
+    # be cut; a few are many rows long.
+    write_lines(tmp_path / "a.jsonl", [20, 22, 24] * 100)
+    write_lines(tmp_path / "b.jsonl", [5, 900, 6, 700])
+    config = config_of(
+        tmp_path,
+        tmp_path / "*.jsonl",
+        tokenizer_dir,
+        pack=128,
+        splits={"train": 0.8, "validation": 0.2},
+    )
+    config["pack"].update(PACKINGS[packing])
+    expected = estimate_of(config)
+    built = build_dataset(config).manifest.totals
+    assert expected.sequences == pytest.approx(built.rows, rel=0.05)
+
+
+def test_stored_rows_of_ids_stay_one_row_each(
+    tmp_path: Path, tokenizer_dir: Path
+) -> None:
+    records = [{"input_ids": list(range(1, 2 + number % 8))} for number in range(40)]
+    (tmp_path / "a.jsonl").write_text(
+        "".join(json.dumps(record) + "\n" for record in records)
+    )
+    config = config_of(
+        tmp_path,
+        tmp_path / "a.jsonl",
+        tokenizer_dir,
+        pack=8,
+        tokens={"rows": True},
+    )
+    assert estimate_of(config).sequences == 40

@@ -111,6 +111,15 @@ def test_a_subset_without_train_shows_the_split_it_has(books: HubServer) -> None
     assert "split 'validation', the first of validation" in found.findings[0].what
 
 
+def test_a_missing_number_of_a_split_is_a_finding(server: HubServer) -> None:
+    names = ["train-00000-of-00003", "train-00002-of-00003", "test-00000-of-00001"]
+    server.repo("org/part", {f"data/{name}.parquet": parquet(3) for name in names})
+    looked = DatasetIntrospector("org/part", type="hf").inspect()
+    assert [finding.what for finding in looked.findings] == [
+        "2 of 3 numbered files: train-00001-of-00003 is missing"
+    ]
+
+
 def test_what_is_not_there_is_an_error(books: HubServer) -> None:
     with pytest.raises(ConfigError, match=r"subset 'fr'.*en, de"):
         DatasetIntrospector("org/books", type="hf", subset="fr").inspect()

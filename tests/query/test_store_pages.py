@@ -213,6 +213,35 @@ def test_damage_is_shown_and_hides_nothing_else(store: Path, tmp_path: Path) -> 
     assert 'id="lengths"' in (site / "datasets" / "small" / "v2.html").read_text()
 
 
+@pytest.mark.parametrize("damage", ["missing", "cut"])
+def test_a_file_that_was_damaged_since_is_shown_without_sampled_rows(
+    damage: str, store: Path, tmp_path: Path
+) -> None:
+    copy = copy_store(store, tmp_path / "store")
+    site = tmp_path / "site"
+    assert tl.report_store(copy, site, sample_rows=0).damaged == 0
+    clean_page = (site / "datasets" / "small" / "v2.html").read_text()
+
+    shard = sorted((copy / "small" / "v2" / "data").iterdir())[-1]
+    data = shard.read_bytes()
+    if damage == "missing":
+        shard.unlink()
+    else:
+        shard.write_bytes(data[:-1])
+    report = tl.report_store(copy, site, sample_rows=0)
+    assert (report.versions, report.written, report.damaged) == (2, 1, 1)
+    page = (site / "datasets" / "small" / "v2.html").read_text()
+    assert f"small@v2: data/{shard.name} " in page
+    index = (site / "index.html").read_text()
+    assert "state-damaged" in index and "tokenlake repair small@v2" in index
+
+    # The repaired version has its clean page again.
+    shard.write_bytes(data)
+    assert tl.report_store(copy, site, sample_rows=0).damaged == 0
+    assert (site / "datasets" / "small" / "v2.html").read_text() == clean_page
+    assert tl.report_store(copy, site, sample_rows=0).written == 0
+
+
 def test_builds_that_failed_stopped_or_run_are_listed(
     store: Path, tmp_path: Path
 ) -> None:

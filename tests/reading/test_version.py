@@ -173,7 +173,7 @@ def test_a_missing_file_is_damage(damaged: Store) -> None:
     damaged.local_path(f"texts/v1/{entry.path}").unlink()
     with pytest.raises(
         IntegrityError,
-        match=rf"texts@v1: {entry.path} is missing\. Run `tokenlake verify",
+        match=rf"texts@v1: {entry.path} is missing\. Run `tokenlake verify texts@v1`.*`tokenlake repair texts@v1`",
     ):
         rows.read(0)
     with pytest.raises(IntegrityError, match="is missing"):

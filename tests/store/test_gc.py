@@ -99,7 +99,7 @@ def store(tmp_path: Path) -> LocalStore:
 # Unfinished builds
 
 
-def test_an_abandoned_build_leaves_its_claim_and_its_number(
+def test_an_unfinished_build_leaves_its_claim_and_its_number(
     store: LocalStore, tmp_path: Path
 ) -> None:
     layout = unfinished(store)
@@ -116,7 +116,7 @@ def test_an_abandoned_build_leaves_its_claim_and_its_number(
     assert [each.name for each in report.removed] == [
         layout.key(path) for path in FILES
     ]
-    assert {each.kind for each in report.removed} == {"abandoned"}
+    assert {each.kind for each in report.removed} == {"unfinished"}
     assert report.bytes == sum(len(layout.path(each.name)) for each in report.removed)
     assert [path.name for path in (tmp_path / "code/v1").iterdir()] == ["claim.json"]
     assert Catalog(store).read_claim("code", 1).state == "swept"
@@ -516,9 +516,9 @@ def test_the_command(store: LocalStore, tmp_path: Path, capsys: Output) -> None:
     rows = [line.split() for line in captured.out.splitlines()]
     assert rows == [
         ["what", "where", "files", "size"],
-        ["abandoned", "build", "code@v1", "4", "79", "B"],
+        ["unfinished", "build", "code@v1", "4", "79", "B"],
         ["never", "published", "code@v2", "1", "4", "B"],
-        ["abandoned", "build", "code@v3", "0", "0", "B"],
+        ["unfinished", "build", "code@v3", "0", "0", "B"],
         [],
         ["5", "files,", "83", "B", "would", "be", "removed"],
     ]
@@ -553,7 +553,7 @@ def test_a_store_that_is_not_there_holds_nothing(tmp_path: Path) -> None:
 def test_reuse_survives_the_loss_of_what_it_reuses(
     built: Path, tmp_path: Path, tokenizer_dir: Path
 ) -> None:
-    """A unit of an abandoned version that vanishes while it is adopted is built
+    """A unit of an unfinished version that vanishes while it is adopted is built
     instead.
     """
     copy = copy_store(built, tmp_path / "lake")

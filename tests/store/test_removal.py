@@ -4,6 +4,7 @@ of it.
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -104,6 +105,13 @@ def test_what_a_tag_names_stays(store: Path, capsys: Output) -> None:
     assert files(store) == before
     assert main(["tag", "small", "prod", "--remove", "--store", str(store)]) == 0
     assert main(["rm", "small@v1", "--json", "--store", str(store)]) == 0
+
+
+def test_a_removal_lists_the_files_of_the_version(store: Path, capsys: Output) -> None:
+    arguments = ["rm", "small@v1", "--dry-run", "--json", "--store", str(store)]
+    assert main(arguments) == 0
+    removed = json.loads(capsys.readouterr().out)["removed"]
+    assert {file["kind"] for file in removed} == {"version"}
 
 
 WRONG = {

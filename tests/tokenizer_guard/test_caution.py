@@ -205,6 +205,19 @@ CAUTION: dict[str, tuple[Callable[[hostile.Spec], object], str]] = {
         ),
         "its post_processor does more than add a few ids to a text",
     ),
+    "many ids around, by a template in text": (
+        lambda spec: spec.update(
+            post_processor={
+                "type": "TemplateProcessing",
+                "single": "<s> $A",
+                "pair": "<s> $A $B",
+                "special_tokens": {
+                    "<s>": {"id": "<s>", "ids": [0] * 300, "tokens": ["<s>"] * 300}
+                },
+            }
+        ),
+        "its post_processor does more than add a few ids to a text",
+    ),
 }
 
 

@@ -166,6 +166,9 @@ SUPPORTED = (
     r"(?i:k|s)+",
     r"a(?-i:b)|\x41|\u0042|\x{1F600}|[[:alpha:]&&\p{L}]|\h",
     r"(a|ab)(c|bcd)",
+    "a++(?!a)",
+    "a++(?!b)b",
+    "[^ab]++(?=a)(?!b)",
 )
 HARD = [
     *samples.hard_texts()[::9],
@@ -206,6 +209,8 @@ REFUSED = {
     "a*": "matches the empty text",
     "(?:ab)++a": "possessively",
     "a++a": "possessively",
+    "[^a]++(?!a)": "possessively",
+    "[^a]?+(?:b|(?!a)(?=[ab]))": "possessively",
     "(?:ba?+)+a": "possessively inside",
     "a{1,2}+": "repeated repetition",
     "a{3000}": "above 64",

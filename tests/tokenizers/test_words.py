@@ -583,7 +583,7 @@ def test_a_full_table_is_begun_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     engine = WordEngine(form("gpt-2"))
     same_ids(engine, texts)
     same_ids(engine, texts)
-    monkeypatch.setattr(f"{WORDS}.table._MOST_KEPT", 64)
+    monkeypatch.setattr(f"{WORDS}.table._MOST_POOL_ENTRIES", 64)
     same_ids(engine, texts)
 
 

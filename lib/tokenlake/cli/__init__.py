@@ -81,7 +81,7 @@ COMMANDS: Final = {
     "gc": (
         "catalog:gc",
         STORE,
-        "Remove temporary files and abandoned builds that nothing needs.",
+        "Remove temporary files and unfinished builds that nothing needs.",
     ),
     "rm": (
         "catalog:rm",

@@ -332,7 +332,7 @@ _REMOVED_COLUMNS = (
 )
 _KINDS = {
     "temporary": "never published",
-    "abandoned": "abandoned build",
+    "unfinished": "unfinished build",
     "stray": "in no manifest",
 }
 
@@ -348,7 +348,7 @@ def gc(
 
     These are temporary files and uploads that were never published, unfinished builds
     that nobody continued during the grace period, and files below a version that its
-    manifest does not list. The version number of an abandoned build is not used again.
+    manifest does not list. The version number of a removed build is not used again.
     Temporary files of processes of this machine that have ended are removed at once.
 
     Ages compare the storage's clock with this machine's. Committed versions are never
@@ -376,9 +376,9 @@ def _print_removed(report: GcReport) -> None:
         report.removed, key=lambda removed: (removed.place, removed.kind)
     ):
         sizes.setdefault((removed.place, removed.kind), []).append(removed.bytes)
-    # An abandoned build that wrote nothing has no files.
+    # An unfinished build that wrote nothing has no files.
     for swept in report.swept:
-        sizes.setdefault((f"{swept.dataset}@v{swept.version}", "abandoned"), [])
+        sizes.setdefault((f"{swept.dataset}@v{swept.version}", "unfinished"), [])
     if sizes:
         rows: list[tuple[str, str, int, int]] = []
         for (place, kind), file_sizes in sizes.items():

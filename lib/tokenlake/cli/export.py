@@ -34,6 +34,7 @@ from tokenlake.cli.serving import DEFAULT_PORT, Port, serve_until_interrupt
 from tokenlake.cli.store_pages import write_store_pages
 from tokenlake.cli.streams import can_show
 from tokenlake.errors import ConfigError
+from tokenlake.etl.export import ExportProgress
 from tokenlake.etl.export.trainers import lacks_eos
 from tokenlake.etl.export.version import export_version
 from tokenlake.etl.publish import SCANNED_ROWS, PushReport, push_to_hub
@@ -211,7 +212,8 @@ def export(
 
     Every page is compared with its checksum. The folder appears when it is complete,
     with a manifest, the configuration and the tokenizer in `_tokenlake/`. A folder that
-    already holds this export is not changed.
+    already holds this export is not changed. After an interruption the same command
+    resumes: finished files are compared with their hashes and kept.
 
     Args:
         target: The folder: a path, s3://bucket/folder or gs://bucket/folder.
@@ -251,6 +253,7 @@ def export(
             dtype=dtype,
             drop_loss_mask=drop_loss_mask,
             append_eos=append_eos,
+            on_progress=_note_resumption,
         )
     rows = numbers.plural(stats.num_examples, "row")
     files = numbers.plural(stats.num_shards, "file")
@@ -262,6 +265,21 @@ def export(
             "note: trainers lay the documents of this format end to end, and these have no EOS; --append-eos adds it"
         )
     return 0
+
+
+def _note_resumption(progress: ExportProgress) -> None:
+    """Say on stderr how much of an interrupted export is finished."""
+    if not progress.is_resumed:
+        return
+    rows = f"{count(progress.rows)} of {numbers.plural(progress.rows_total, 'row')}"
+    if progress.shards_total is None:
+        finished = f"{numbers.plural(progress.shards, 'file')} with {rows}"
+        if progress.shards == 0:
+            finished = rows
+    else:
+        finished = f"{count(progress.shards)} of {count(progress.shards_total)} shards"
+    verb = "is" if finished.startswith("1 file ") else "are"
+    note(f"resumes: {finished} {verb} finished")
 
 
 _SHOWN_FINDINGS = 5

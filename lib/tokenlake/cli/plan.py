@@ -20,6 +20,7 @@ from tokenlake.cli.console import (
 from tokenlake.cli.mixture_plan import plan_mixture
 from tokenlake.cli.text_plan import plan_text
 from tokenlake.config.load import load_config
+from tokenlake.etl.after_commit import check_hooks
 from tokenlake.etl.export.plan import wanted_beside
 from tokenlake.etl.observability.build import RunProgress
 from tokenlake.etl.reports import Table, label
@@ -44,9 +45,11 @@ def plan(
     mixture itself is planned once these tokens exist: how many rows of each source it
     reads, and how often.
 
-    Exports and pushes to the Hub that would follow are listed with their targets.
+    Exports and pushes to the Hub that would follow are listed with their targets. An
+    export that a run would refuse is refused here, too.
     """
     pipeline = load_config(config, with_store(set_, store))
+    check_hooks(pipeline)
     with RunProgress("planning") as progress:
         plan_builds = partial(plan_text, "") if pipeline.is_text_build else plan_mixture
         build_plan = plan_builds(pipeline, progress)

@@ -94,6 +94,7 @@ _OF_TEXTS: Final = (
 )
 
 
+# Sentinels are written as names, because their ids differ between tokenizers.
 def _sentinels(names: tuple[str, ...]) -> tuple[str, ...]:
     if len(names) not in (3, 4) or len(set(names)) < len(names):
         raise problem(
@@ -138,11 +139,13 @@ def _no_slice(name: str) -> str:
     them, is a problem.
     """
     if "+" in name:
+        # `datasets` of Hugging Face adds splits up as "train+test".
         several = " and ".join(repr(part.strip()) for part in name.split("+"))
         raise problem(
             f"got {shown(name)}, must be the name of one split; write an entry of `datasets` for each of {several}"
         )
     if "[" in name or "]" in name:
+        # Its slice "train[:1000]" has an option here, if it begins at the first row.
         parts = _SLICE.fullmatch(name)
         split = name.partition("[")[0]
         remedy = "num_rows reads the first rows, and splits divides documents at random by fractions"
@@ -174,6 +177,7 @@ class DatasetConfig(Section):
 
     hidden_values = frozenset({"storage_options", "tokenizer_kwargs"})
 
+    # Rows: from files, or from a dataset of the store.
     data_files: DataFiles | None = None
     """Path, glob, directory, URL or Hub id, or a list of them; or a mapping of split to
     these, {train: a.jsonl, test: b.jsonl}, of which `split` is read.
@@ -189,6 +193,7 @@ class DatasetConfig(Section):
     configuration. The inputs must be unchanged.
     """
 
+    # Files: their format, and which of their rows are read.
     name: SourceName | None = None
     """Name of the source; null: dataset_0, dataset_1, ... by position."""
 
@@ -220,6 +225,7 @@ class DatasetConfig(Section):
     storage_options: Options | None = None
     """Options of the file system of the files; credentials as {env: NAME}."""
 
+    # Tokenizer.
     tokenizer: stages.TokenizerChoice | None = None
     """Tokenizer of this source; null: `tokenize.default_tokenizer`, otherwise
     `default_tokenizer`.
@@ -234,6 +240,7 @@ class DatasetConfig(Section):
     special_tokens_in_text: stages.SpecialTokensInText | None = None
     """See `tokenize.special_tokens_in_text`; null inherits it."""
 
+    # Row-wise API, and files beside the store.
     cache_path: Path | None = None
     """Directory in which the row-wise API caches the tokens of this source; a build
     stores them in its store.
@@ -252,6 +259,7 @@ class DatasetConfig(Section):
     save_format: SaveFormat | None = None
     """Format at `save_path`; null: `save.format`."""
 
+    # Records: the field of the text, and fields that are kept.
     content_field: Text = "text"
     """Field that holds the text (or the messages of a chat)."""
 
@@ -274,6 +282,7 @@ class DatasetConfig(Section):
     file, or those of the first records.
     """
 
+    # Changes of records, in the order in which they are applied.
     format_callback: texts.Function | None = None
     """Function that is applied to every row first; in a file as
     'package.module:function'.
@@ -309,6 +318,7 @@ class DatasetConfig(Section):
     mds, litdata, array_record).
     """
 
+    # Length of documents.
     long_documents: stages.LongDocuments | None = None
     """See `tokenize.long_documents`; null inherits it."""
 
@@ -323,6 +333,7 @@ class DatasetConfig(Section):
     `save_path` of a build.
     """
 
+    # Output: shards, bad records, splits and documents to leave out.
     num_shards: Count | None = None
     """Number of files for each split of this source; null: see `save.num_shards`."""
 
@@ -351,6 +362,8 @@ class DatasetConfig(Section):
         cls, arguments: dict[str, object] | None
     ) -> dict[str, object] | None:
         """Check the values of arguments of transformers that have an option of ours."""
+        # The section of the tokenizer checks the values; its name does not matter for
+        # that.
         options: dict[str, object] = {"name_or_path": "-"}
         for name, value in (arguments or {}).items():
             if name in stages.KWARGS:
@@ -383,6 +396,7 @@ class DatasetConfig(Section):
         """Origin of the split to read: the default, an option, or the key of a
         mapping `data_files`.
         """
+        # A mapping names its splits, so that one of its keys is always meant.
         if isinstance(self.data_files, dict):
             return "mapping"
         is_written = (
@@ -395,6 +409,7 @@ class DatasetConfig(Section):
         """The entries of `data_files`, of a mapping those of the split that is read;
         () without any.
         """
+        # One path may be written without a list.
         files = self.data_files
         if isinstance(files, dict):
             files = files[self.split_to_read]
@@ -438,11 +453,13 @@ class DatasetConfig(Section):
 
     @model_validator(mode="after")
     def _one_origin(self) -> Self:
+        # Rows come from one place.
         if self.data_files is None and self.dataset is None:
             raise problem(
                 "got neither data_files nor dataset, must have data_files (files to read) or dataset (NAME in the "
                 "store)"
             )
+        # Files. Their records hold text or ids.
         if self.dataset is None:
             self._check_mapping()
             if self.retokenize:
@@ -473,6 +490,7 @@ class DatasetConfig(Section):
         if self.ids is None:
             return
         fields = type(self).model_fields
+        # An option with its default value changes nothing, and may be written.
         written = [
             name for name in _OF_TEXTS if getattr(self, name) != fields[name].default
         ]
@@ -488,6 +506,7 @@ class DatasetConfig(Section):
         """
         if not isinstance(self.data_files, dict):
             return
+        # `split` has a default, so that a mapping without it is found here.
         splits = ", ".join(self.data_files)
         if self.split_to_read not in self.data_files:
             near = did_you_mean(self.split_to_read, self.data_files)
@@ -530,6 +549,8 @@ def is_hub_id(name: str) -> bool:
     """Return whether a name is the id of a dataset on the Hub: it has the form of
     one, and is no path of this disk.
     """
+    # "data/train.jsonl" has the form of an id, too: an extension of a data file
+    # decides.
     has_form_of_id = _ID.fullmatch(name) is not None and not name.lower().endswith(
         _EXTENSIONS
     )
@@ -538,6 +559,7 @@ def is_hub_id(name: str) -> bool:
 
 def names_text(name: str) -> bool:
     """Return whether a path, glob or URL names text files, compressed or not."""
+    # Extensions of compression come last: notes.txt.gz is text.
     stem = name.lower()
     for ending in (".gz", ".bz2", ".xz", ".zst", ".zstd", ".lz4"):
         stem = stem.removesuffix(ending)
@@ -600,6 +622,7 @@ class DataModuleDataset(Section):
 
     @model_validator(mode="after")
     def _agrees(self) -> Self:
+        # A split that is named twice would be written twice.
         names = [split.name for split in self.splits]
         if not names or len(set(names)) < len(names):
             raise problem(
@@ -662,6 +685,7 @@ class DataLoaderConfig(Section):
 
     @model_validator(mode="after")
     def _agrees(self) -> Self:
+        # PyTorch raises an error for these, but only when the first batch is read.
         for name in ("persistent_workers", "prefetch_factor"):
             if getattr(self, name) and not self.num_workers:
                 raise problem(
@@ -717,6 +741,7 @@ class DataModuleConfig(Section):
         """The tokenizer with the defaults of a data module: rows of `max_length`
         ids, longer ones cut.
         """
+        # Prompts are padded to equal rows, unless several share a row.
         options: dict[str, Any] = {"max_length": 2048}
         if "packing" not in self.dataset.stages:
             options |= {"padding": "max_length", "truncation": True}
@@ -729,6 +754,8 @@ class DataModuleConfig(Section):
     @property
     def used_columns(self) -> tuple[str, ...]:
         """Columns that the prompt names, as the dataset calls them."""
+        # The prompt has names of its own; the mapping leads back to those of the
+        # dataset.
         names = list(self.prompt_template.input_columns)
         if self.prompt_template.label_column:
             names.append(self.prompt_template.label_column)
@@ -738,6 +765,7 @@ class DataModuleConfig(Section):
     @model_validator(mode="after")
     def _agrees(self) -> Self:
         """Refuse a list of columns that lacks one of the prompt's."""
+        # All columns are read if none are named.
         columns = self.dataset.columns
         if columns is None:
             return self

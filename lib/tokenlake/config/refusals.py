@@ -75,6 +75,7 @@ class Refusal:
         """Return the part of a value that may be refused: of a mapping the keys that
         do not act.
         """
+        # Of the arguments of a tokenizer, some have an option here and act.
         if not self.keys or not value:
             return value
         return {key: value[key] for key in value if key not in self.keys}
@@ -92,6 +93,7 @@ class Refusal:
         """Return whether a value is neither the default nor accepted beside it; 0 is
         not False here.
         """
+        # Types count, because 1 and True are equal in Python.
         accepted = (default, *self.also)
         return not any(
             type(value) is type(other) and value == other for other in accepted
@@ -233,6 +235,7 @@ def refused(
     Args:
         sections: look at these alone; None: at all.
     """
+    # Each message says what to use instead.
     messages = [
         f"{option.path}: {option.shown} is not available in {ROADS[road]}; instead: {option.instead}"
         for option in _unused_options(config, road, sections)
@@ -299,6 +302,7 @@ def _unused_options(
         road: Reader of the configuration.
         sections: Sections to check; None for all of them.
     """
+    # `datasets` is a list of sections, each other name one section.
     for name in _SECTIONS:
         if sections is not None and name not in sections:
             continue
@@ -314,6 +318,7 @@ def _unused_in(section: str, model: Section, road: Road) -> Iterator[_UnusedOpti
     path = (
         f"datasets.{getattr(model, 'name', None)}" if section == "datasets" else section
     )
+    # Only options with another value than their default were set on purpose.
     for refusal in REFUSALS:
         owner, _, name = refusal.key.partition(".")
         instead = refusal.instead(road)
@@ -339,6 +344,7 @@ def raise_problems(kind: type[ConfigError], problems: list[str]) -> None:
 
 def build_problems(config: PipelineConfig) -> list[str]:
     """Return the reasons why a configuration cannot be built, one message each."""
+    # Contradictions that hold for every reader of the configuration come first.
     problems = config.validate()
     if config.name is None:
         problems.append(
@@ -389,6 +395,7 @@ def _shard_problems(config: PipelineConfig) -> Iterator[str]:
     A dataset without a number needs at least one shard. If every dataset has a number,
     the sum is exact.
     """
+    # Without a total, each dataset has as many shards as its own number or size gives.
     total = config.save.num_shards
     if total is None:
         return
@@ -412,6 +419,8 @@ def truncation_problems(config: PipelineConfig) -> list[str]:
     """Return contradictions about long documents, and options of truncation without
     effect, one message each.
     """
+    # `long_documents` is the policy, `truncation` of a tokenizer its short form: they
+    # must agree.
     problems: list[str] = []
     is_any_truncated = False
     for dataset in config.datasets:
@@ -467,6 +476,7 @@ def output_problems(
         dataset: Dataset to check.
         choice: Tokenizer of the dataset.
     """
+    # Fields are kept in a column each, which packed rows cannot have.
     path = f"datasets.{dataset.name}"
     problems = list(_kept_problems(config, dataset, f"{path}.additional_fields"))
     if choice is None or isinstance(choice, str):
@@ -536,6 +546,7 @@ def _kept_problems(
 def _eval_problems(config: PipelineConfig) -> Iterator[str]:
     """Yield names of splits of held-out documents that are too long or taken."""
     # Split -> option that names it.
+    # Two options that name one split would mix training and held-out documents.
     owners = dict.fromkeys(config.source.splits, "source.splits")
     for dataset in config.datasets:
         owners |= dict.fromkeys(dataset.splits or (), f"datasets.{dataset.name}.splits")
@@ -582,6 +593,7 @@ def _whole_row_problems(
     """Yield options that contradict `tokens.rows`: records that are packed rows
     already.
     """
+    # Whole rows pass through unchanged: any option that would change them contradicts.
     pack = config.pack
     if not pack.enabled:
         yield (
@@ -659,6 +671,7 @@ def _preference_problems(config: PipelineConfig) -> Iterator[str]:
     """Yield options that contradict a section `preference`; nothing if no dataset
     has one.
     """
+    # Pairs have columns of their own, and a build writes one schema.
     paired = [dataset for dataset in config.datasets if dataset.preference is not None]
     if paired and config.pack.enabled:
         yield (
@@ -720,6 +733,7 @@ def _stored_problems(config: PipelineConfig) -> Iterator[str]:
             yield f"{path}.data_files: is text, which is tokenized first, see tokenlake.config.resolve"
         elif dataset.retokenize and config.tokenizer_of(dataset) is None:
             yield f"{path}.retokenize: true, but there is no tokenizer: set it, or default_tokenizer"
+    # A version is finite, so that its mixture must end.
     mix = config.mix
     has_end = bool(mix.total_rows or mix.total_tokens or mix.epochs)
     if config.mixes and mix.stop_strategy == "restart" and not has_end:
@@ -744,6 +758,7 @@ def store_problems(config: PipelineConfig, store: str) -> list[str]:
     """Return problems of a store: credentials in its URL, which is recorded, or
     options that a folder lacks.
     """
+    # The address is written into manifests and logs.
     url = STORE_URL.match(store)
     if url and ("@" in url[2] or "?" in url[3]):
         credential = "a user name or password" if "@" in url[2] else "a query"

@@ -165,6 +165,7 @@ class SourceStageConfig(Section):
     and `splits`.
     """
 
+    # Reading.
     unit_size: Size | None = None
     """Input bytes per unit of a build. Units are resumed and reused as a whole. null: 8
     to 128 MiB, chosen by the size of the inputs of the first version so that 64 workers
@@ -179,6 +180,7 @@ class SourceStageConfig(Section):
     256 MiB when decompressed is treated as damaged.
     """
 
+    # Bad records.
     on_bad_record: BadRecordPolicy = "fail"
     """fail: the first bad record fails the build. quarantine: bad records are kept
     separately and counted.
@@ -195,6 +197,7 @@ class SourceStageConfig(Section):
     hash_threads: Count = 2
     """Number of threads that hash the input files. It does not change the result."""
 
+    # Options of the row-wise API and of other systems.
     streaming: Switch = True
     """false: download files of the Hub before they are read, like `streaming` of the
     pipeline. Not used by a build.
@@ -213,6 +216,7 @@ class SourceStageConfig(Section):
 class TokenizeStageConfig(Section):
     """Section `tokenize`."""
 
+    # Tokenizer and length.
     default_tokenizer: TokenizerChoice | None = None
     """Tokenizer of datasets without one; takes precedence over `default_tokenizer`
     of the pipeline.
@@ -223,6 +227,7 @@ class TokenizeStageConfig(Section):
     `max_length` of a tokenizer takes precedence.
     """
 
+    # Speed and storage; they do not change the ids.
     batch_size: Count = 1000
     """Number of documents per call in the row-wise API. It only affects speed. A build
     works on blocks of bytes, accepts any value and notes that it does not use it.
@@ -257,6 +262,7 @@ class TokenizeStageConfig(Section):
     release only.
     """
 
+    # Special tokens, and documents that are too long.
     special_tokens_in_text: SpecialTokensInText = "literal"
     """Text of a special token inside a document. literal: plain text (in conversations:
     fail). encode: the special token. fail: a bad record.
@@ -283,6 +289,7 @@ class TokenizeStageConfig(Section):
         """Give the value of `engine` to `tokenizer_backend`, unless that is set."""
         if not isinstance(value, Mapping):
             return value
+        # The new name wins, so that a file with both reads alike in the next release.
         options = cast("Mapping[str, Any]", value)
         backend = options.get("engine")
         if backend is None or "tokenizer_backend" in options:
@@ -354,6 +361,7 @@ class PackStageConfig(Section):
     pad_token_id: TokenId | None = None
     """Token that pads rows; null: the padding token of the tokenizer, otherwise EOS."""
 
+    # Strategy.
     strategy: Literal["greedy", "pool", "first_fit", "best_fit"] = "greedy"
     """greedy: documents in their order; a document continues in the next row; no
     padding. pool: each document goes into the open row that it fills best, and is cut
@@ -370,6 +378,7 @@ class PackStageConfig(Section):
     null: no limit.
     """
 
+    # Columns and order of rows.
     include_segment_ids: Switch = True
     """Yield `segment_ids` to readers (1, 2, 3, ... for the documents of a row, 0 for
     padding).

@@ -1,5 +1,4 @@
-"""The second system of the seeds: a data module in one YAML file, and batches for
-PyTorch as results.
+"""A data module in one YAML file, whose batches are tensors of PyTorch.
 
 ::
 
@@ -9,9 +8,9 @@ PyTorch as results.
     for batch in pipeline.get_dataloader("train", shuffle=True).unwrap():
         batch["input_ids"]  # torch.int64 (batch_size, max_length)
 
-A face over the rest of the library: rows come from its sources, prompts from its prompt
-engine, and `tokenlake run` builds a version of the same file. Names are loaded when
-they are first used; those that need PyTorch say so.
+It is an interface over the rest of the library: rows come from its sources, prompts
+from its prompt engine, and `tokenlake run` builds a version of the same file. Names are
+loaded when they are first used. A name that needs PyTorch says so if it is missing.
 """
 
 from tokenlake.base.lazy_names import lazy_package

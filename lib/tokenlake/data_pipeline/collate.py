@@ -25,8 +25,9 @@ _TYPES: Final = {"int32": torch.int32, "int64": torch.int64}
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Collate:
-    """Collate function: ids are padded with `pad_token_id`, masks with 0, labels with
-    -100. Picklable.
+    """Collate function: ids are padded with `pad_token_id`, labels with -100.
+
+    Masks are padded with 0. It is picklable.
 
     Attributes:
         pad_token_id: Token that pads ids.
@@ -54,18 +55,22 @@ class Collate:
     integers: Mapping[str, str] | None = None
 
     def __post_init__(self) -> None:
+        # Checked here, so that a wrong option fails before the first batch.
         require_one_of("padding", self.padding, _PADDINGS)
         require_one_of("padding_side", self.padding_side, SIDES)
-        for name in ("max_length", "max_target_length", "pad_to_multiple_of"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ConfigError(f"{name}: got {value}, must be a positive number")
+        for option_name in ("max_length", "max_target_length", "pad_to_multiple_of"):
+            option_value = getattr(self, option_name)
+            if option_value is not None and option_value < 1:
+                raise ConfigError(
+                    f"{option_name}: got {option_value}, must be a positive number"
+                )
         if self.padding == "max_length" and self.max_length is None:
             raise ConfigError("max_length: missing; padding 'max_length' needs it")
 
     def __call__(self, examples: Sequence[Mapping[str, Any]]) -> Batch:
-        """Return tensors of shape (n, width) for n examples, whose fields are lists or
-        arrays of one dimension.
+        """Return tensors of shape (n, width) for n examples.
+
+        Fields of an example are lists or arrays of one dimension.
 
         Raises:
             BadRecordError: Examples have different fields, or one is longer than
@@ -74,65 +79,73 @@ class Collate:
         rows = [_with_arrays(example) for example in examples]
         if self.labels_from_ids:
             rows = [_with_labels(row) for row in rows]
-        labels = (
-            [{"labels": row.pop("labels")} for row in rows] if self.labels_apart else []
-        )
+        # Labels of another length than the ids are a batch of their own.
+        labels: list[dict[str, Any]] = []
+        if self.labels_apart:
+            labels = [{"labels": row.pop("labels")} for row in rows]
         batch = self._padded(rows, self.max_length)
         if labels:
             batch |= self._padded(labels, self.max_target_length)
+        # Only the tensors that are named reach the trainer, in their types.
         integers = self.integers or dict.fromkeys(batch, "int64")
-        return {
-            name: torch.as_tensor(batch[name], dtype=_TYPES[kind])
-            for name, kind in integers.items()
-        }
+        tensors: Batch = {}
+        for tensor_name, integer_type in integers.items():
+            tensors[tensor_name] = torch.as_tensor(
+                batch[tensor_name], dtype=_TYPES[integer_type]
+            )
+        return tensors
 
     def _padded(
         self, rows: list[dict[str, Any]], max_values: int | None
     ) -> dict[str, Any]:
-        """Return rows as a batch; BadRecordError if a field has more than
-        `max_values` values.
+        """Return rows as a batch.
+
+        Raises:
+            BadRecordError: A field has more than `max_values` values.
         """
-        for place, row in enumerate(rows):
-            for name, value in row.items():
-                if (
-                    max_values is not None
-                    and np.ndim(value)
-                    and len(value) > max_values
-                ):
+        # A scalar has no length, and cannot be too long.
+        for example_index, row in enumerate(rows):
+            for field_name, field_values in row.items():
+                if max_values is None or not np.ndim(field_values):
+                    continue
+                if len(field_values) > max_values:
                     raise BadRecordError(
-                        f"example {place} of the batch: {name!r} has {len(value)} values, at most {max_values} are "
-                        "allowed; truncate it, or raise max_length",
-                        row=place,
-                        field_path=name,
+                        f"example {example_index} of the batch: {field_name!r} has {len(field_values)} values, "
+                        f"at most {max_values} are allowed; truncate it, or raise max_length",
+                        row=example_index,
+                        field_path=field_name,
                         expected=max_values,
-                        got=len(value),
+                        got=len(field_values),
                     )
-        width = (
-            max_values if self.padding == "max_length" and max_values is not None else 0
+        width = 0  # that of the longest example
+        if self.padding == "max_length" and max_values is not None:
+            width = max_values
+        filling = Filling(
+            self.pad_token_id, self.padding_side, width, self.pad_to_multiple_of
         )
-        return batch_of(
-            rows,
-            Filling(
-                self.pad_token_id, self.padding_side, width, self.pad_to_multiple_of
-            ),
-        )
+        return batch_of(rows, filling)
 
 
 def _with_arrays(example: Mapping[str, Any]) -> dict[str, Any]:
     """Return an example with its tensors as arrays."""
     row: dict[str, Any] = {}
-    for name, value in example.items():
-        row[name] = value.numpy() if isinstance(value, torch.Tensor) else value
+    for field_name, field_value in example.items():
+        if isinstance(field_value, torch.Tensor):
+            row[field_name] = field_value.numpy()
+        else:
+            row[field_name] = field_value
     return row
 
 
 def _with_labels(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an example with labels, which are its ids if it has none, and -100 on its
-    own padding.
+    """Return an example with labels, and -100 on its own padding.
+
+    Without labels of its own, its ids are the labels.
 
     Only the mask decides which ids are padding: a tokenizer may pad with EOS, which is
     learned at the end of a text.
     """
+    # A copy, because the arrays of an example may belong to the dataset.
     labels = np.array(row.get("labels", row["input_ids"]))
     mask = row.get("attention_mask")
     if mask is not None:
@@ -164,6 +177,7 @@ def create_collate_fn(tokenizer: Any, **options: Any) -> Collate:
         >>> collate([{"input_ids": [5, 6]}, {"input_ids": [7, 8, 9]}])["input_ids"].tolist()
         [[5, 6, 0, 0], [7, 8, 9, 0]]
     """
+    # A tokenizer names the padding token itself. EOS stands for one that is missing.
     if not isinstance(tokenizer, int):
         files = files_of(tokenizer)
         if files.fill_id is None:

@@ -1,5 +1,6 @@
-"""`DataLoaderBuilder`: a data loader of PyTorch, option by option; its datasets and
-collate functions.
+"""`DataLoaderBuilder`: a data loader of PyTorch, option by option.
+
+Its datasets and collate functions are here, too.
 
 Items of the datasets are rows put through the prompt engine, when they are asked for.
 """
@@ -32,14 +33,16 @@ from tokenlake.etl.text.prompt_engine import PromptEngine
 from tokenlake.runtime.loader.torch import process_place
 from tokenlake.runtime.mixing.random import key_of, shuffled_by_buffer
 
+# None stands for the default of the platform.
 _STARTS = (None, "fork", "spawn", "forkserver")
 
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataLoaderBuilder:
-    """Options of a ``torch.utils.data.DataLoader``. Each ``with_`` method returns a
-    builder with one more option.
+    """Options of a ``torch.utils.data.DataLoader``.
+
+    Each ``with_`` method returns a builder with one more option.
 
     Example:
         >>> from tokenlake.data_pipeline import DataLoaderBuilder
@@ -108,8 +111,9 @@ class DataLoaderBuilder:
         return self._with(pin_memory=pin_memory)
 
     def with_shuffle(self, shuffle: bool = True, *, seed: int = 0) -> Self:
-        """Shuffle the items in a new order in each epoch. An iterable dataset shuffles
-        itself.
+        """Shuffle the items in a new order in each epoch.
+
+        An iterable dataset shuffles itself.
 
         Epochs count from 0, one for each iteration over the loader. ``set_epoch(n)`` of
         the dataset, or of the sampler of several processes, makes the next one epoch n.
@@ -132,7 +136,9 @@ class DataLoaderBuilder:
             rank: Index of this process; None: the rank in ``torch.distributed``.
             world_size: Number of processes; None: that of ``torch.distributed``.
         """
-        place = None if rank is None or world_size is None else (rank, world_size)
+        place = None
+        if rank is not None and world_size is not None:
+            place = (rank, world_size)
         return replace(self, _distributed=True, _place=place)
 
     def with_padding(self, tokenizer: Any, **options: Any) -> Self:
@@ -158,20 +164,26 @@ class DataLoaderBuilder:
         return attempt(self._built)
 
     def _with(self, **options: Any) -> Self:
+        """Return a builder with further options of the loader."""
         return replace(self, _options={**self._options, **options})
 
     def _built(self) -> DataLoader[Any]:
+        """Return the loader."""
         if self._dataset is None:
             raise ConfigError("dataset: missing; call with_dataset(...) before build()")
-        streams = isinstance(self._dataset, StreamingPreprocessedDataset)
-        kind = StreamingDataLoader if streams else DataLoader
+        # Only this dataset counts epochs and rows that are left out.
+        loader_class: type[DataLoader[Any]] = DataLoader
+        if isinstance(self._dataset, StreamingPreprocessedDataset):
+            loader_class = StreamingDataLoader
         try:
-            return kind(self._dataset, **self._options, **self._order())
+            return loader_class(self._dataset, **self._options, **self._order())
         except (TypeError, ValueError) as error:  # PyTorch's own checks
             raise ConfigError(f"data loader: {error}") from error
 
     def _order(self) -> dict[str, Any]:
         """Return the arguments of the loader that decide the order of its rows."""
+        # An iterable dataset, a sampler for several processes, or PyTorch's own
+        # shuffle.
         if isinstance(self._dataset, IterableDataset):
             if self._shuffle or self._distributed:
                 raise ConfigError(
@@ -184,10 +196,11 @@ class DataLoaderBuilder:
                 "shuffle": self._shuffle,
                 "generator": torch.Generator().manual_seed(self._seed),
             }
-        rank, world_size = self._place or process_place()
+        # All processes draw the same order from the seed, and take their shares of it.
+        rank, process_count = self._place or process_place()
         sampler = EpochSampler(
             self._dataset,
-            world_size,
+            process_count,
             rank,
             shuffle=self._shuffle,
             seed=self._seed,
@@ -198,8 +211,9 @@ class DataLoaderBuilder:
 
 @final
 class EpochSampler(DistributedSampler[Any]):
-    """A ``DistributedSampler`` whose every iteration is the next epoch, unless
-    ``set_epoch`` says which.
+    """A ``DistributedSampler`` whose every iteration is the next epoch.
+
+    ``set_epoch`` chooses another one.
     """
 
     def __init__(self, *args: Any, **options: Any) -> None:
@@ -208,6 +222,7 @@ class EpochSampler(DistributedSampler[Any]):
 
     def __iter__(self) -> Iterator[Any]:
         """Return the places of the rows of this process."""
+        # PyTorch's sampler repeats the order of an epoch until `set_epoch` is called.
         if self._is_begun:
             self.epoch += 1
         self._is_begun = True
@@ -221,10 +236,10 @@ class EpochSampler(DistributedSampler[Any]):
 
 @final
 class StreamingDataLoader(DataLoader[Any]):
-    """A ``DataLoader`` of a :class:`StreamingPreprocessedDataset`: each iteration is
-    the dataset's next epoch.
+    """A ``DataLoader`` of a :class:`StreamingPreprocessedDataset`.
 
-    At its end a warning says how many rows were left out because they are too long.
+    Each iteration is the dataset's next epoch. At its end a warning says how many rows
+    were left out because they are too long.
     """
 
     def __iter__(self) -> Any:
@@ -236,7 +251,10 @@ class StreamingDataLoader(DataLoader[Any]):
     def _batches(
         self, batches: Iterator[Any], dataset: StreamingPreprocessedDataset
     ) -> Iterator[Any]:
-        skipped, shortened = dataset.skipped, dataset.shortened
+        """Yield the batches of an epoch, and warn at its end."""
+        # Counts grow from epoch to epoch: the differences are those of this one.
+        skipped = dataset.skipped
+        shortened = dataset.shortened
         yield from batches
         if dataset.skips_long:
             _warn_of_long_prompts(
@@ -248,6 +266,7 @@ class StreamingDataLoader(DataLoader[Any]):
 
 
 def _warn_of_long_prompts(count: int, done: str, max_length: int) -> None:
+    """Warn of rows with long prompts, if there were any."""
     if count:
         warnings.warn(
             f"{count:,} rows of this process were {done}, because their prompts are longer than tokenizer.max_length "
@@ -262,8 +281,9 @@ Row = Mapping[str, Any]
 
 @final
 class PreprocessedDataset(Dataset[ProcessedExample]):
-    """Map-style dataset of examples; item i is row i as ``input_ids``,
-    ``attention_mask`` and ``labels``, int32[L] each.
+    """Map-style dataset of examples, one for each row.
+
+    Item i is row i as ``input_ids``, ``attention_mask`` and ``labels``, int32[L] each.
 
     Args:
         rows: Rows in any object with a length and items, such as a list or a
@@ -282,29 +302,32 @@ class PreprocessedDataset(Dataset[ProcessedExample]):
     """
 
     def __init__(self, rows: Sequence[Row], engine: PromptEngine) -> None:
-        self._rows, self._engine = rows, engine
+        self._rows = rows
+        self._engine = engine
 
     def __len__(self) -> int:
         """Return the number of rows."""
         return len(self._rows)
 
     def __getitem__(self, index: int) -> ProcessedExample:
-        """Return the example of a row; BadRecordError (with its number) where none
-        can be made of it.
+        """Return the example of a row.
+
+        Raises:
+            BadRecordError: No example can be made of it; the error has its number.
         """
         example = _unwrapped(self._engine.process(self._rows[index]), index)
-        # Once all rows were asked for, in whatever order, what was cut of them is
-        # known.
-        self._engine.cut.judge(
-            is_end=self._engine.cut.count.documents >= len(self._rows)
-        )
+        # Once all rows were requested, in whatever order, it is known what was cut of
+        # them.
+        cut = self._engine.cut
+        cut.judge(is_end=cut.count.documents >= len(self._rows))
         return example
 
 
 @final
 class PackedDataset(Dataset[ProcessedExample]):
-    """Map-style dataset of packed rows; item i is row i, which holds several examples
-    one after the other.
+    """Map-style dataset of packed rows.
+
+    Item i is row i, which holds several examples one after the other.
 
     Items have ``input_ids``, ``attention_mask``, ``labels``, ``segment_ids`` (1, 2, 3,
     ... for the examples, 0 for padding) and ``position_ids`` (from 0 in each example),
@@ -339,17 +362,19 @@ class PackedDataset(Dataset[ProcessedExample]):
 
 
 def _packed_example(row: Row) -> ProcessedExample:
-    ids, segments = row["input_ids"], row["segment_ids"]
+    """Return a packed row as an example, with the positions of its ids."""
+    token_ids = row["input_ids"]
+    segments = row["segment_ids"]
     # An id begins an example where the segment is another than that of the id before
     # it.
-    places = np.arange(len(ids), dtype=np.int32)
-    begins = np.concatenate([[True], segments[1:] != segments[:-1]])
-    starts = np.maximum.accumulate(np.where(begins, places, 0))
-    positions = np.where(segments > 0, places - starts, 0)
+    row_places = np.arange(len(token_ids), dtype=np.int32)
+    is_begin = np.concatenate([[True], segments[1:] != segments[:-1]])
+    example_starts = np.maximum.accumulate(np.where(is_begin, row_places, 0))
+    positions = np.where(segments > 0, row_places - example_starts, 0)
     return ProcessedExample(
-        input_ids=ids,
+        input_ids=token_ids,
         attention_mask=row["attention_mask"],
-        labels=np.where(row["loss_mask"], ids, np.int32(IGNORED)),
+        labels=np.where(row["loss_mask"], token_ids, np.int32(IGNORED)),
         position_ids=positions.astype(np.int32),
         segment_ids=segments,
     )
@@ -361,8 +386,9 @@ _SLOTS: Final = 1024
 
 @final
 class StreamingPreprocessedDataset(IterableDataset[ProcessedExample]):
-    """Iterable dataset of examples, made of rows one by one. Each process, and each of
-    its workers, has its share of rows.
+    """Iterable dataset of examples, made of rows one by one.
+
+    Each process, and each of its workers, has its share of rows.
 
     Row n belongs to process ``n % world_size``. Processes get equal numbers of rows,
     and thus of batches: if the rows do not divide evenly, some of the last ones are
@@ -409,15 +435,17 @@ class StreamingPreprocessedDataset(IterableDataset[ProcessedExample]):
             raise ConfigError(
                 f"rank: got {rank} of {world_size} processes, must be 0 to {world_size - 1}"
             )
-        self._rows, self._engine = rows, engine
+        self._rows = rows
+        self._engine = engine
         self._skips: Final = skip_errors
         self.skips_long: Final = skip_long
         self.max_length: Final = engine.max_length
-        self._buffer, self._seed = shuffle_buffer, seed
+        self._buffer = shuffle_buffer
+        self._seed = seed
         self._place: Final = rank, world_size
         self._drops_last = drop_last
-        # In shared memory, so that workers that live on see the next epoch, and what
-        # they skip is seen here.
+        # In shared memory: workers that are kept see the next epoch there, and this
+        # process sees how many rows they skip.
         self._epoch = torch.zeros((), dtype=torch.int64).share_memory_()
         self._skipped = torch.zeros(_SLOTS, dtype=torch.int64).share_memory_()
         self._shortened = torch.zeros(_SLOTS, dtype=torch.int64).share_memory_()
@@ -444,8 +472,9 @@ class StreamingPreprocessedDataset(IterableDataset[ProcessedExample]):
         self._is_begun = False
 
     def begin_epoch(self) -> None:
-        """Begin the epoch that was set, or the next one if that was begun already. A
-        loader calls this itself.
+        """Begin the epoch that was set, or the next one if that was begun already.
+
+        A loader calls this itself.
         """
         if self._is_begun:
             self._epoch += 1
@@ -456,17 +485,27 @@ class StreamingPreprocessedDataset(IterableDataset[ProcessedExample]):
         return self._examples(self.epoch)
 
     def _examples(self, epoch: int) -> Iterator[ProcessedExample]:
+        """Yield the examples of this worker."""
         worker = get_worker_info()
-        own, workers = (0, 1) if worker is None else (worker.id, worker.num_workers)
+        worker_id = 0
+        worker_count = 1
+        if worker is not None:
+            worker_id = worker.id
+            worker_count = worker.num_workers
+
+        # Every process must yield as many examples as the others: a row that is skipped
+        # is replaced by the example before it, at the beginning by the one after it.
         is_shared = self._place[1] > 1
         latest: ProcessedExample | None = None
         owed = 0  # rows skipped before the first example
-        for number, row in itertools.islice(self._share(epoch), own, None, workers):
+        rows = itertools.islice(self._share(epoch), worker_id, None, worker_count)
+        for number, row in rows:
+            # The engine counts for itself; the difference belongs to this row.
             shortened = self._engine.shortened
             result = self._engine.process(row)
-            self._shortened[own % _SLOTS] += self._engine.shortened - shortened
+            self._shortened[worker_id % _SLOTS] += self._engine.shortened - shortened
             if self._is_skipped(result):
-                self._skipped[own % _SLOTS] += 1
+                self._skipped[worker_id % _SLOTS] += 1
                 if is_shared and latest is not None:
                     yield latest
                 elif is_shared:
@@ -476,6 +515,7 @@ class StreamingPreprocessedDataset(IterableDataset[ProcessedExample]):
             for _ in range(1 + owed):
                 yield latest
             owed = 0
+        # No example of this process can stand for the others.
         if owed:
             rank, world = self._place
             raise BadRecordError(
@@ -485,33 +525,36 @@ class StreamingPreprocessedDataset(IterableDataset[ProcessedExample]):
         self._engine.cut.judge(is_end=True)
 
     def _share(self, epoch: int) -> Iterator[tuple[int, Row]]:
-        """Yield the rows of this process with their numbers; every process has as
-        many.
+        """Yield the rows of this process with their numbers.
+
+        Every process has as many.
         """
         numbered: Iterator[tuple[int, Row]] = enumerate(self._rows)
         if self._buffer:  # all draw alike, and then take their share
             numbered = shuffled_by_buffer(
                 numbered, self._buffer, key_of(self._seed, epoch)
             )
-        rank, world = self._place
+        rank, process_count = self._place
         # A round has a row for each process.
-        turn: list[tuple[int, Row]] = []
+        round_of_rows: list[tuple[int, Row]] = []
         for numbered_row in numbered:
-            turn.append(numbered_row)
-            if len(turn) == world:
-                yield turn[rank]
-                turn = []
-        if turn and not self._drops_last:
-            yield turn[rank % len(turn)]
+            round_of_rows.append(numbered_row)
+            if len(round_of_rows) == process_count:
+                yield round_of_rows[rank]
+                round_of_rows = []
+        # The last round has too few rows: they are shared again, or left out.
+        if round_of_rows and not self._drops_last:
+            yield round_of_rows[rank % len(round_of_rows)]
 
     def _is_skipped(self, result: Result[ProcessedExample, TokenlakeError]) -> bool:
+        """Say whether a row is left out because of the error of its example."""
         if not isinstance(result, Err) or not isinstance(result.error, BadRecordError):
             return False
         return self._skips or (self.skips_long and is_too_long(result.error))
 
 
 def is_too_long(error: TokenlakeError) -> bool:
-    """Return whether a row cannot be used because its prompt is too long."""
+    """Say whether a row cannot be used because its prompt is too long."""
     return error.details.get("reason") == "too_long"
 
 
@@ -520,6 +563,7 @@ def _unwrapped(result: Any, number: int) -> ProcessedExample:
     if result.is_ok():
         return result.unwrap()
     error: TokenlakeError = result.unwrap_err()
+    # The error has the number of the row, and the option that would accept it.
     # Not the whole message: the engine sees one row at a time, and names it row 0.
     problem = str(error.details.get("problem", error))
     if is_too_long(error):

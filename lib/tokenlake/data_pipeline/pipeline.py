@@ -1,5 +1,6 @@
-"""`DataPipeline`: from one configuration of ``type: data_module`` to data loaders of
-PyTorch; its tokenizer.
+"""`DataPipeline`: from a configuration of ``type: data_module`` to data loaders.
+
+Loaders are those of PyTorch. The pipeline's tokenizer is here, too.
 """
 
 from __future__ import annotations
@@ -72,9 +73,10 @@ class TokenizerWrapper:
             options: Options of :class:`tokenlake.TokenizerConfig`: `max_length`,
                 `special_tokens`, `padding_side` ...
         """
-        return cls.from_config(
-            {"name_or_path": name_or_path, **options} if options else name_or_path
-        )
+        config = name_or_path
+        if options:
+            config = {"name_or_path": name_or_path, **options}
+        return cls.from_config(config)
 
     @classmethod
     def from_config(cls, config: Any) -> Result[Self, TokenlakeError]:
@@ -84,14 +86,13 @@ class TokenizerWrapper:
             config: `TokenizerConfig`, or mapping of its keys.
         """
 
-        def made() -> Self:
-            return cls(
-                section(TokenizerConfig, config, "tokenizer")
-                if isinstance(config, Mapping)
-                else config
-            )
+        def make_wrapper() -> Self:
+            tokenizer = config
+            if isinstance(config, Mapping):
+                tokenizer = section(TokenizerConfig, config, "tokenizer")
+            return cls(tokenizer)
 
-        return attempt(made)
+        return attempt(make_wrapper)
 
     def __len__(self) -> int:
         """Return the size of the vocabulary."""
@@ -123,11 +124,12 @@ class TokenizerWrapper:
         Args:
             texts: Texts.
         """
-        return attempt(
-            lambda: self._manager.tokenize_batch(
-                self.loaded, texts, self.loaded.config
-            )["input_ids"]
-        )
+
+        def make_ids() -> list[list[int]]:
+            batch = self._manager.tokenize_batch(self.loaded, texts, self.loaded.config)
+            return batch["input_ids"]
+
+        return attempt(make_ids)
 
     def decode(self, ids: Sequence[int]) -> Result[str, TokenlakeError]:
         """Return the text of ids, special tokens included.
@@ -157,7 +159,7 @@ _of_torch: Final = lazy_names(
     {name: f"tokenlake.data_pipeline.dataloader:{name}" for name in _TORCH},
     "torch",
 )
-"""What needs PyTorch, by name: nothing else of a pipeline does."""
+"""Names that need PyTorch, which nothing else of a pipeline does."""
 _WHOLE: Final = 1 << 30
 """A limit that no example reaches."""
 _BUFFER: Final = 1000
@@ -208,9 +210,15 @@ class DataPipeline:
         datasets: Mapping[str, Sequence[Mapping[str, Any]] | ShardedDataSource]
         | None = None,
     ) -> None:
+        # Rows and tokenizers that are passed as objects replace the configured ones, so
+        # that a pipeline needs no files.
         self.config: Final = load_section(DataModuleConfig, config, example=_EXAMPLE)[0]
-        self._given, self._datasets = tokenizer, dict(datasets or {})
-        self._lock, self._opened = threading.RLock(), dict[str, Any]()
+        self._given = tokenizer
+        self._datasets = dict(datasets or {})
+        # Each resource by its name, once it is opened. A resource may need others, so
+        # that the lock is one that its holder can take again.
+        self._lock = threading.RLock()
+        self._opened: dict[str, Any] = {}
 
     @classmethod
     def from_config(
@@ -228,21 +236,29 @@ class DataPipeline:
 
     @property
     def tokenizer(self) -> TokenizerWrapper:
-        """Tokenizer, loaded on first use. Raises TokenizerError if it cannot be
-        loaded.
+        """Tokenizer, loaded on first use.
+
+        Raises:
+            TokenizerError: It cannot be loaded.
         """
-        named = self.config.tokenizer_config if self._given is None else self._given
-        return self._once("tokenizer", lambda: TokenizerWrapper(named))
+        tokenizer = self._given
+        if tokenizer is None:
+            tokenizer = self.config.tokenizer_config
+        return self._once("tokenizer", lambda: TokenizerWrapper(tokenizer))
 
     @property
     def prompt_engine(self) -> PromptEngine:
-        """Engine that makes examples of rows. It does not pad, because batches do.
-        Packed examples are not cut.
+        """Engine that makes examples of rows.
+
+        It does not pad, because batches do. Packed examples are not cut.
         """
         options = self.config.prompt_template
         files = self.tokenizer.loaded.files
+        # A packed example is whole: packing decides which ids fit into a row.
         cuts = self._cuts
-        max_length = self._width if cuts or not self._packs else _WHOLE
+        max_length = self._width
+        if self._packs and not cuts:
+            max_length = _WHOLE
         shortens = self.config.dataloader.long_prompts == "shorten"
 
         def make_engine() -> PromptEngine:
@@ -259,15 +275,20 @@ class DataPipeline:
 
     @property
     def _packs(self) -> bool:
+        """Whether examples are packed into rows."""
         return "packing" in self.config.dataset.stages
 
     @property
     def _cuts(self) -> bool:
-        """Whether examples that are too long are cut; where they are packed, only if
-        that is asked for.
+        """Whether examples that are too long are cut.
+
+        Where they are packed, they are cut only if that is configured.
         """
+        # The option has three states: true, false, and not written.
         truncation = self.config.tokenizer_config.truncation
-        return truncation is True if self._packs else truncation is not False
+        if self._packs:
+            return truncation is True
+        return truncation is not False
 
     @property
     def _width(self) -> int:
@@ -281,11 +302,12 @@ class DataPipeline:
         return tuple(self._datasets) or tuple(configured)
 
     def discover(self) -> Result[DatasetMetadata, TokenlakeError]:
-        """Return subsets, splits and columns of the dataset, found without
-        downloading it; or the error.
+        """Return subsets, splits and columns of the dataset, or the error.
+
+        They are found without downloading the dataset.
         """
-        dataset, first = self.config.dataset, self.config.dataset.splits[0].name
-        name = dataset.name.replace("{split}", first)
+        dataset = self.config.dataset
+        name = dataset.name.replace("{split}", dataset.splits[0].name)
         return DatasetIntrospector().discover(name, dataset.config_name)
 
     def get_dataset(self, split: str = "train") -> Result[Any, TokenlakeError]:
@@ -325,14 +347,17 @@ class DataPipeline:
         return attempt(lambda: self._loader(split, shuffle, distributed, batch_size))
 
     def _once(self, name: str, make: Callable[[], _T]) -> _T:
+        """Return a resource by its name, made by the first call."""
         with self._lock:
             if name not in self._opened:
                 self._opened[name] = make()
             return cast("_T", self._opened[name])
 
     def _spec(self, split: str) -> SplitSpec:
-        """Return the settings of a split; ConfigError if the dataset has no such
-        split.
+        """Return the settings of a split.
+
+        Raises:
+            ConfigError: The dataset has no such split.
         """
         if split not in self.splits:
             splits = ", ".join(map(repr, self.splits))
@@ -346,39 +371,42 @@ class DataPipeline:
         return specs.get(split, SplitSpec(name=split))
 
     def _rows(self, spec: SplitSpec) -> Any:
-        """Return the rows of a split, from the configuration or the given datasets, at
-        most `sample_size`.
+        """Return the rows of a split, at most `sample_size`.
 
-        They are in their own order, or shuffled by the seed of the split.
+        They are of the configuration, or of the datasets that replace it. They are in
+        their own order, or shuffled by the seed of the split.
         """
+        # 1. The rows, with the names that the configuration gives the columns.
         rows: Any = self._datasets.get(spec.name)
-        renames = {
-            column: name
-            for name, column in (self.config.dataset.column_mapping or {}).items()
-        }
+        column_mapping = self.config.dataset.column_mapping or {}
+        name_of_column = {column: name for name, column in column_mapping.items()}
         steps: list[Callable[[dict[str, Any]], dict[str, Any]]] = []
         if rows is None:
             config = pipeline_of(self.config, build=False)
             dataset = config.get_dataset_by_name(spec.name)
             assert dataset is not None
             rows = open_dataset(config, dataset)  # renames the columns, too
-        elif renames:
-            steps.append(RenameFields(renames))
-        if (columns := self.config.dataset.columns) is not None:
-            steps.append(
-                SelectFields([renames.get(column, column) for column in columns])
-            )
+        elif name_of_column:
+            steps.append(RenameFields(name_of_column))
+        columns = self.config.dataset.columns
+        if columns is not None:
+            selected_names = [name_of_column.get(column, column) for column in columns]
+            steps.append(SelectFields(selected_names))
         is_source = isinstance(rows, ShardedDataSource)
         for step in steps:
-            rows = rows.map(step) if is_source else [step(dict(row)) for row in rows]
+            # A source maps its rows when they are read; a list is mapped at once.
+            if is_source:
+                rows = rows.map(step)
+            else:
+                rows = [step(dict(row)) for row in rows]
+
+        # 2. The first rows of a stream, or a sample of all rows.
         if self.config.dataset.streaming:
             if spec.sample_size is None:
                 return rows
-            return (
-                LimitedShardedSource(rows, spec.sample_size)
-                if is_source
-                else rows[: spec.sample_size]
-            )
+            if is_source:
+                return LimitedShardedSource(rows, spec.sample_size)
+            return rows[: spec.sample_size]
         rows = list(rows)
         if spec.shuffle:
             random.Random(spec.seed).shuffle(rows)
@@ -387,10 +415,18 @@ class DataPipeline:
     def _dataset(
         self, split: str, *, shuffle: bool = False, place: tuple[int, int] = (0, 1)
     ) -> Any:
+        """Return the dataset of a split.
+
+        Args:
+            split: Name of the split.
+            shuffle: Whether a stream is shuffled.
+            place: Rank of this process, and number of processes.
+        """
         self._check_loading()
         spec = self._spec(split)
         rows = self._once(f"rows {split}", lambda: self._rows(spec))
         if not self.config.dataset.streaming:
+            # Rows that are too long are found once, not once for every loader.
             rows = self._once(f"usable {split}", lambda: self._usable(split, rows))
             if self._packs:
                 return self._once(f"packed {split}", lambda: self._packed(rows))
@@ -400,11 +436,15 @@ class DataPipeline:
                 f"dataset.splits.{split}.shuffle: true, but a stream can only take its first sample_size rows; write "
                 "streaming: false or shuffle: false"
             )
+        # A stream is shuffled within a buffer, because its rows cannot be permuted.
+        shuffle_buffer = 0
+        if shuffle or spec.shuffle:
+            shuffle_buffer = _BUFFER
         streaming = _of_torch("StreamingPreprocessedDataset")
         return streaming(
             rows,
             self.prompt_engine,
-            shuffle_buffer=_BUFFER if shuffle or spec.shuffle else 0,
+            shuffle_buffer=shuffle_buffer,
             seed=spec.seed,
             skip_long=self.config.dataloader.long_prompts == "skip",
             rank=place[0],
@@ -413,21 +453,25 @@ class DataPipeline:
         )
 
     def _packed(self, rows: Sequence[Mapping[str, Any]]) -> Any:
-        """Return a split as a `PackedDataset`: the rows that a build of the file
-        packs in one unit.
+        """Return a split as a `PackedDataset`.
+
+        Its rows are those that a build of the file packs in one unit.
         """
         examples = _of_torch("PreprocessedDataset")(rows, self.prompt_engine)
-        source = IterableShardedSource(examples[place] for place in range(len(rows)))
-        packed = PackedShardedSource(
+        source = IterableShardedSource(
+            examples[row_index] for row_index in range(len(rows))
+        )
+        packed_rows = PackedShardedSource(
             source, seq_length=self._width, tokenizer=self.tokenizer.loaded
         )
-        return _of_torch("PackedDataset")(packed)
+        return _of_torch("PackedDataset")(packed_rows)
 
     def _usable(
         self, split: str, rows: Sequence[Mapping[str, Any]]
     ) -> Sequence[Mapping[str, Any]]:
-        """Return the rows of a split without those that are too long, and warn with the
-        number left out or cut.
+        """Return the rows of a split without those that are too long.
+
+        A warning states the number that is left out or cut.
 
         With ``long_prompts: fail``, no row is read here.
         """
@@ -435,23 +479,23 @@ class DataPipeline:
         engine = self.prompt_engine
         if policy == "fail":
             return rows
+        # Each row is put through the engine once, before the first batch: a count in
+        # the middle of training would come too late.
         shortened_before = engine.shortened
         usable: list[Mapping[str, Any]] = []
         for row in rows:
             result = engine.process(row)
-            is_skipped = isinstance(result, Err) and _of_torch("is_too_long")(
-                result.error
-            )
+            is_skipped = False
+            if isinstance(result, Err):
+                is_skipped = _of_torch("is_too_long")(result.error)
             if not (is_skipped and policy == "skip"):
                 usable.append(row)
         skipped = len(rows) - len(usable)
         shortened = engine.shortened - shortened_before
         if skipped or shortened:
-            outcome = (
-                f"{skipped:,} were left out"
-                if policy == "skip"
-                else f"{shortened:,} were shortened"
-            )
+            outcome = f"{shortened:,} were shortened"
+            if policy == "skip":
+                outcome = f"{skipped:,} were left out"
             warnings.warn(
                 f"dataset.splits.{split}: of {len(rows):,} rows {outcome}, because their prompts are longer than "
                 f"tokenizer.max_length allows ({engine.max_length:,}); dataloader.long_prompts is {policy}",
@@ -461,10 +505,14 @@ class DataPipeline:
         return usable
 
     def _check_loading(self) -> None:
-        """Raise ConfigError for options of the file that a build acts on and a
-        loader does not.
+        """Refuse options of the file that a build acts on and a loader does not.
+
+        Raises:
+            ConfigError: The message has a line for each of them.
         """
-        config, tokenizer = self.config, self.config.tokenizer_config
+        config = self.config
+        tokenizer = self.config.tokenizer_config
+        # All problems are collected, so that one message names them all.
         problems: list[str] = []
         if self._packs and config.dataset.streaming:
             problems.append(
@@ -501,10 +549,8 @@ class DataPipeline:
                 "tokenizer.special_tokens: set, but the given tokenizer (tokenizer=...) has its own; leave one of "
                 "them out"
             )
-        if (
-            config.dataloader.long_prompts == "shorten"
-            and config.prompt_template.conversation
-        ):
+        is_conversation = config.prompt_template.conversation
+        if config.dataloader.long_prompts == "shorten" and is_conversation:
             problems.append(
                 "dataloader.long_prompts: shorten, but rows are conversations, which cannot be shortened; write skip"
             )
@@ -517,22 +563,30 @@ class DataPipeline:
         distributed: bool,
         batch_size: int | None,
     ) -> Any:
-        options, spec, tokenizer = (
-            self.config.dataloader,
-            self._spec(split),
-            self.config.tokenizer_config,
-        )
-        mixed = options.shuffle if shuffle is None else shuffle
-        streams = self.config.dataset.streaming
+        """Return the loader of a split, as :meth:`get_dataloader`."""
+        options = self.config.dataloader
+        spec = self._spec(split)
+        tokenizer = self.config.tokenizer_config
+        is_shuffled = options.shuffle if shuffle is None else shuffle
+        is_stream = self.config.dataset.streaming
         place = _of_torch("process_place")() if distributed else (0, 1)
+        padding = "longest"
+        if tokenizer.padding == "max_length":
+            padding = "max_length"
+        padding_side = "right"
+        if self.tokenizer.loaded.pads_left(tokenizer):
+            padding_side = "left"
+
+        # A stream shuffles and divides its own rows. Any other dataset leaves that to
+        # the sampler of the loader.
         builder = (
             _of_torch("DataLoaderBuilder")()
-            .with_dataset(self._dataset(split, shuffle=mixed, place=place))
+            .with_dataset(self._dataset(split, shuffle=is_shuffled, place=place))
             .with_batch_size(
                 batch_size or options.batch_size, drop_last=options.drop_last
             )
             .with_pin_memory(options.pin_memory)
-            .with_shuffle(mixed and not streams, seed=spec.seed)
+            .with_shuffle(is_shuffled and not is_stream, seed=spec.seed)
             .with_workers(
                 options.num_workers,
                 persistent=options.persistent_workers,
@@ -540,16 +594,12 @@ class DataPipeline:
             )
             .with_padding(
                 self.tokenizer.pad_token_id,
-                padding="max_length"
-                if tokenizer.padding == "max_length"
-                else "longest",
-                padding_side="left"
-                if self.tokenizer.loaded.pads_left(tokenizer)
-                else "right",
+                padding=padding,
+                padding_side=padding_side,
                 max_length=tokenizer.max_length,
                 integers=dict(self.config.output_schema),
             )
         )
-        if distributed and not streams:
+        if distributed and not is_stream:
             builder = builder.with_distributed(*place)
         return builder.build().unwrap()

@@ -1,5 +1,6 @@
-"""The sections of a report that come from a version's data: lengths, rows, bad records,
-texts and loading.
+"""The sections of a report that come from a version's data.
+
+These are lengths, rows, bad records, texts and loading.
 
 A section says if it describes a sample. The amount that is read is limited, however
 large the version is.
@@ -45,24 +46,24 @@ from tokenlake.runtime.store.catalog import Catalog
 from tokenlake.runtime.store.layout import QUARANTINE, Layout
 from tokenlake.runtime.store.manifest import Manifest
 
+# Limits of decoded rows. A run is a sequence of ids of a document that are alike in
+# whether they count toward the loss.
 _DECODED_ROWS: Final = 24
 _SHOWN_DOCUMENTS: Final = 40  # of a row
-_SHOWN_RUNS: Final = (
-    # Of a document: neighbouring ids that are alike in whether they count toward the
-    # loss.
-    40
-)
+_SHOWN_RUNS: Final = 40  # of a document
 
+# Limits of bad records.
 _BAD_RECORD_FILES: Final = 8
-_BAD_RECORD_BYTES: Final = 64 << 20  # limit of a file of bad records that is opened
+_BAD_RECORD_BYTES: Final = 64 << 20  # of a file that is opened
 _READ_BAD_RECORDS: Final = 256  # of a file
 _SHOWN_BAD_RECORDS: Final = 4  # of a reason
 
+# The loader whose reads are estimated.
 _BATCH_SIZE: Final = 64
 _HOST_COUNTS: Final = (1, 8, 64)
-_SPLIT_BYTES: Final = (
-    256 << 20
-)  # limit of a split without packing: a loader reads the lengths of all its rows first
+# Bytes of a split without packing. A loader reads the lengths of all its rows first,
+# which takes long for more.
+_SPLIT_BYTES: Final = 256 << 20
 
 _FILL_LEVELS: Final = (0, 50, 75, 90, 95, 99, 100)  # in percent of the sequence length
 
@@ -70,8 +71,7 @@ _FILL_LEVELS: Final = (0, 50, 75, 90, 95, 99, 100)  # in percent of the sequence
 def data_sections(
     catalog: Catalog, manifest: Manifest, *, with_texts: bool = True
 ) -> Sections:
-    """Return the sections lengths, rows, bad records, texts and loading, as far as the
-    version has them.
+    """Return the sections of a version's data, as far as the version has them.
 
     Args:
         catalog: Catalog of the store that holds the version.
@@ -83,6 +83,7 @@ def data_sections(
     """
     store = catalog.store
     sections: Sections = []
+    # A mixture may name its sources otherwise than its rows.
     names: Mapping[Place, str] = {}
     if manifest.files:
         names = mixed_as(catalog, manifest)
@@ -105,12 +106,10 @@ def data_sections(
 def _sample_note(sample: RowSample) -> Html:
     """Return the sentence that says which rows were measured."""
     if sample.is_exact:
-        return tag(
-            "p", f"Counted in all {numbers.plural(sample.rows, 'row')}.", class_="dim"
-        )
-    groups = (
-        f"{numbers.count(sample.groups)} of {numbers.plural(sample.of, 'row group')}"
-    )
+        note = f"Counted in all {numbers.plural(sample.rows, 'row')}."
+        return tag("p", note, class_="dim")
+    all_groups = numbers.plural(sample.of, "row group")
+    groups = f"{numbers.count(sample.groups)} of {all_groups}"
     note = (
         f"{_basis(sample).capitalize()}, in {groups} at equal distances. "
         "A document that continues beyond them counts up to its last piece in the sample."
@@ -119,37 +118,34 @@ def _sample_note(sample: RowSample) -> Html:
 
 
 def _basis(sample: RowSample) -> str:
-    """Return the rows that an estimate is from, such as ``estimated from 7,881 of
-    29,085 rows``.
-    """
-    return f"estimated from {numbers.count(sample.rows)} of {numbers.plural(sample.all_rows, 'row')}"
+    """Return the rows of an estimate: ``estimated from 7,881 of 29,085 rows``."""
+    all_rows = numbers.plural(sample.all_rows, "row")
+    return f"estimated from {numbers.count(sample.rows)} of {all_rows}"
 
 
 def _lengths(sample: RowSample) -> Html:
-    """Draw the lengths of the documents of each source, and list the longest and the
-    shortest documents.
-    """
+    """Draw the lengths of each source's documents, and list the longest and shortest."""
     histograms: list[Html] = []
-    for name, ids in sample.lengths.items():
-        low, median, high = (
-            numbers.count(int(length)) for length in np.quantile(ids, [0.05, 0.5, 0.95])
-        )
+    for source, ids in sample.lengths.items():
+        quantiles: list[str] = []
+        for quantile in np.quantile(ids, [0.05, 0.5, 0.95]):
+            quantiles.append(numbers.count(int(quantile)))
+        shortest, median, longest = quantiles
         documents = numbers.plural(len(ids), "document")
-        summary = f"{documents}: median {median}; 90% between {low} and {high}"
+        summary = f"{documents}: median {median}; 90% between {shortest} and {longest}"
         if not sample.is_exact:
             summary += f"; {_basis(sample)}"
-        bars_of_source = bars(doubling(_counts(ids)))
-        histograms.append(
-            tag("div", tag("h3", name), tag("p", summary, class_="dim"), bars_of_source)
-        )
+        summary_line = tag("p", summary, class_="dim")
+        histogram = bars(doubling(_counts(ids)))
+        histograms.append(tag("div", tag("h3", source), summary_line, histogram))
 
     # A sample has its own longest documents, which are not those of the version.
-    which = (
-        "" if sample.is_exact else f" of {numbers.plural(sample.rows, 'sampled row')}"
-    )
+    sampled = ""
+    if not sample.is_exact:
+        sampled = f" of {numbers.plural(sample.rows, 'sampled row')}"
     lists = [
-        tag("div", _document_table(f"Longest documents{which}", sample.longest)),
-        tag("div", _document_table(f"Shortest documents{which}", sample.shortest)),
+        tag("div", _document_table(f"Longest documents{sampled}", sample.longest)),
+        tag("div", _document_table(f"Shortest documents{sampled}", sample.shortest)),
     ]
     introduction = tag("p", "Tokens per document, including special tokens, by source.")
     grids = [tag("div", *histograms, class_="grid"), tag("div", *lists, class_="grid")]
@@ -157,17 +153,17 @@ def _lengths(sample: RowSample) -> Html:
 
 
 def _document_table(title: str, documents: tuple[DocumentLength, ...]) -> Html:
+    """Return a table of documents, with the files and positions to find them by."""
     columns = (
         number("ids", "tokens"),
         label("source"),
         label("path", "file"),
         number("position"),
     )
-    rows = tuple(
-        (document.ids, document.source, document.path, document.position)
-        for document in documents
-    )
-    return to_html(Table(columns, rows, title))
+    rows: list[tuple[Any, ...]] = []
+    for document in documents:
+        rows.append((document.ids, document.source, document.path, document.position))
+    return to_html(Table(columns, tuple(rows), title))
 
 
 def _counts(values: Int64) -> list[tuple[int, int]]:
@@ -177,13 +173,14 @@ def _counts(values: Int64) -> list[tuple[int, int]]:
 
 def _fullness(sample: RowSample, sequence_length: int) -> Html:
     """Draw how full the rows are, and of how many pieces of documents they consist."""
-    percent = 100 * sample.filled / sequence_length
-    level_of_row = np.searchsorted(_FILL_LEVELS, percent, side="right") - 1
-    names = [f"{low}% to {high}%" for low, high in pairwise(_FILL_LEVELS)]
-    names.append("100%")
-    rows_by_level = [
-        (name, int((level_of_row == level).sum())) for level, name in enumerate(names)
-    ]
+    # Level k is from its own limit to the next one; the last is that of full rows.
+    fill = 100 * sample.filled / sequence_length
+    level_of_row = np.searchsorted(_FILL_LEVELS, fill, side="right") - 1
+    level_names = [f"{low}% to {high}%" for low, high in pairwise(_FILL_LEVELS)]
+    level_names.append("100%")
+    rows_by_level: list[tuple[str, int]] = []
+    for level, level_name in enumerate(level_names):
+        rows_by_level.append((level_name, int((level_of_row == level).sum())))
     parts = [
         tag("div", tag("h3", "Fill"), bars(rows_by_level)),
         tag(
@@ -199,13 +196,11 @@ def _fullness(sample: RowSample, sequence_length: int) -> Html:
 
 
 def _bad_records(store: ReadStore, manifest: Manifest) -> Html:
-    """Return the number of bad records by source and reason, and some records of
-    each reason.
-    """
+    """Return the number of bad records by source and reason, and some of each reason."""
     rows: list[dict[str, Any]] = []
-    for name, account in manifest.accounts.items():
+    for source, account in manifest.accounts.items():
         for reason, records in account.quarantined.items():
-            rows.append({"source": name, "reason": reason, "records": records})
+            rows.append({"source": source, "reason": reason, "records": records})
     table = Table.of((label("source"), label("reason"), number("records")), rows)
 
     shown_by_reason: Counter[str] = Counter()
@@ -219,9 +214,12 @@ def _bad_records(store: ReadStore, manifest: Manifest) -> Html:
 
 
 def _bad_record(record: Mapping[str, Any]) -> Html:
+    """Return a bad record: its reason and place, and its beginning."""
     place = tag("b", f"{record['reason']}  {record['path']}:{record['position']}")
     heading = tag("p", place, f"  {record['detail']}", class_="dim")
-    raw = tag("pre", _shortened_text(record["raw"].decode("utf-8", "backslashreplace")))
+    # The bytes may be no text: that is why some records are bad.
+    raw_text = record["raw"].decode("utf-8", "backslashreplace")
+    raw = tag("pre", _shortened_text(raw_text))
     return tag("div", heading, raw, class_="document b5")
 
 
@@ -229,6 +227,7 @@ def _quarantined_records(
     store: ReadStore, manifest: Manifest
 ) -> Iterator[dict[str, Any]]:
     """Yield the first records of some files; a copy without these files has none."""
+    # A file that is too large is not read for a few records of it.
     small_files: list[tuple[str, str]] = []
     for path, entry in sorted(manifest.other_files.items()):
         if path.startswith(f"{QUARANTINE}/") and entry.bytes <= _BAD_RECORD_BYTES:
@@ -241,10 +240,10 @@ def _quarantined_records(
             data = verified_bytes(store, layout, path, sha256)
         except NotFoundError:
             return
-        with pq.ParquetFile(
-            pa.BufferReader(data), page_checksum_verification=True
-        ) as file:
-            yield from next(file.iter_batches(_READ_BAD_RECORDS)).to_pylist()
+        reader = pa.BufferReader(data)
+        with pq.ParquetFile(reader, page_checksum_verification=True) as file:
+            first_batch = next(file.iter_batches(_READ_BAD_RECORDS))
+            yield from first_batch.to_pylist()
 
 
 def _shortened_text(text: str) -> str:
@@ -262,6 +261,7 @@ def _decoded_rows(
     store: ReadStore, manifest: Manifest, names: Mapping[Place, str]
 ) -> Html:
     """Return some rows of each split as text, the first one open."""
+    # A version of imported ids may have no tokenizer.
     try:
         decoders = decoders_of(store, manifest)
     except NotFoundError as error:
@@ -288,28 +288,27 @@ def _decoded_row(
 ) -> Html:
     """Return a row as text: its documents, then its additional fields."""
     parts: list[Part] = []
-    begin = 0
+    first_id = 0
     for index, segment in enumerate(row.segments[:_SHOWN_DOCUMENTS]):
-        name = segment.origin(names)
+        origin = segment.origin(names)
         if segment.part:
-            name = f"{segment.part}  {name}"
-        heading = tag("p", tag("b", name), f"  {segment.place(begin)}", class_="dim")
+            origin = f"{segment.part}  {origin}"
+        place = segment.place(first_id)
+        heading = tag("p", tag("b", origin), f"  {place}", class_="dim")
         text = tag("pre", *_decoded_runs(segment, decoders[segment.source]))
-        parts.append(
-            tag("div", heading, text, class_=f"document b{index % (COLOURS - 1)}")
-        )
-        begin += len(segment.ids)
+        # Neighbouring documents have borders of different colours.
+        border_class = f"document b{index % (COLOURS - 1)}"
+        parts.append(tag("div", heading, text, class_=border_class))
+        first_id += len(segment.ids)
     hidden_documents = len(row.segments) - _SHOWN_DOCUMENTS
     if hidden_documents > 0:
-        parts.append(
-            tag(
-                "p", f"{numbers.count(hidden_documents)} more in this row", class_="dim"
-            )
-        )
+        note = f"{numbers.count(hidden_documents)} more in this row"
+        parts.append(tag("p", note, class_="dim"))
 
-    for name, value in row.kept.items():
-        text = _shortened_text(orjson.dumps(value, default=str).decode())
-        parts.append(tag("p", tag("b", name), " ", text))
+    # Fields that were kept from the input.
+    for field_name, value in row.kept.items():
+        value_text = _shortened_text(orjson.dumps(value, default=str).decode())
+        parts.append(tag("p", tag("b", field_name), " ", value_text))
     return folded(
         f"{row.split} row {numbers.count(row.row)}: {row.content()}",
         *parts,
@@ -318,8 +317,9 @@ def _decoded_row(
 
 
 def _decoded_runs(segment: Segment, decoder: Decoder) -> list[Part]:
-    """Return the text of a segment; with a loss mask, runs of tokens that count
-    toward the loss are marked.
+    """Return the text of a segment.
+
+    With a loss mask, runs of tokens that count toward the loss are marked.
     """
     runs = list(segment.runs())
     texts: list[Part] = []
@@ -327,10 +327,13 @@ def _decoded_runs(segment: Segment, decoder: Decoder) -> list[Part]:
         text = _shortened_text(decoder.text(ids))
         if segment.learned is None:
             texts.append(text)
+        elif is_learned:
+            texts.append(tag("span", text, class_="on"))
         else:
-            texts.append(tag("span", text, class_="on" if is_learned else "off"))
-    if len(runs) > _SHOWN_RUNS:
-        texts.append(f" ... {numbers.count(len(runs) - _SHOWN_RUNS)} more runs ...")
+            texts.append(tag("span", text, class_="off"))
+    hidden_runs = len(runs) - _SHOWN_RUNS
+    if hidden_runs > 0:
+        texts.append(f" ... {numbers.count(hidden_runs)} more runs ...")
     return texts
 
 
@@ -349,29 +352,23 @@ _LOADING_COLUMNS: Final = (
 
 
 def _loading(store: ReadStore, manifest: Manifest) -> Html:
-    """Return the cost of one epoch by the loader's own plan, shuffled with its
-    defaults.
-    """
+    """Return the cost of one epoch, by the loader's own plan and its defaults."""
     rows: list[dict[str, Any]] = []
     for split in manifest.splits:
         rows += _host_loads(store, manifest, split)
     note = f"One epoch in batches of {_BATCH_SIZE} rows, shuffled with seed 0; each host decodes a row group once."
-    return together(
-        [tag("p", note, class_="dim"), to_html(Table.of(_LOADING_COLUMNS, rows))]
-    )
+    table = to_html(Table.of(_LOADING_COLUMNS, rows))
+    return together([tag("p", note, class_="dim"), table])
 
 
 def _host_loads(
     store: ReadStore, manifest: Manifest, split: str
 ) -> list[dict[str, Any]]:
     """Return a row for each number of hosts."""
+    # Packed rows have one length, so that a plan needs no data.
     if manifest.kind != "packed" and manifest.splits[split].bytes > _SPLIT_BYTES:
-        return [
-            {
-                "split": split,
-                "note": "not estimated: a loader first reads the lengths of all rows",
-            }
-        ]
+        note = "not estimated: a loader first reads the lengths of all rows"
+        return [{"split": split, "note": note}]
     rows: list[dict[str, Any]] = []
     with Dataset(store, manifest, split) as data:
         plan = BatchPlan(data, LoaderOptions(batch_size=_BATCH_SIZE))
@@ -385,8 +382,10 @@ def _host_loads(
                 "groups": load.groups,
                 "bytes": load.bytes,
             }
+            # Rows on the border of two hosts are decoded by both.
             if load.delivered:
                 row["ratio"] = load.decoded / load.delivered
+            # Only the beginning of a long epoch is estimated.
             if load.steps < batches:
                 row["note"] = f"of the first {numbers.count(load.steps)}"
             rows.append(row)

@@ -24,14 +24,12 @@ from tokenlake.runtime.store.manifest import Manifest
 BLOCK_ROWS: Final = 8
 """Number of neighbouring rows in a block."""
 
+# Limits of a row, so that a page of some hundred rows opens at once.
 _MOST_CHARACTERS: Final = 12_000
-"""Limit of the text of a row, so that a page of some hundred rows opens at once."""
 _MOST_DOCUMENTS: Final = 60
-"""Limit of the documents of a row."""
+# Runs of a document: neighbouring tokens that are alike in whether they count toward the
+# loss.
 _MOST_RUNS: Final = 200
-"""Limit of the runs of a document that are alike in whether they count toward the
-loss.
-"""
 
 
 def decode_sample(
@@ -54,15 +52,17 @@ def decode_sample(
     Raises:
         IntegrityError: A shard is missing or damaged.
     """
+    # Blocks are divided evenly among the splits, however many rows these have.
     rows: list[DecodedRow] = []
-    blocks_of_split = max(1, sample_rows // BLOCK_ROWS // max(1, len(manifest.splits)))
+    sampled_blocks = sample_rows // BLOCK_ROWS
+    blocks_per_split = max(1, sampled_blocks // max(1, len(manifest.splits)))
     for split, totals in manifest.splits.items():
         block_count = -(-totals.rows // BLOCK_ROWS)
-        for block in spread(block_count, blocks_of_split):
-            sequences = read_sequences(
-                store, manifest, split, block * BLOCK_ROWS, BLOCK_ROWS
-            )
-            rows += [_decoded_row(sequence, decoders, names) for sequence in sequences]
+        for block in spread(block_count, blocks_per_split):
+            first_row = block * BLOCK_ROWS
+            sequences = read_sequences(store, manifest, split, first_row, BLOCK_ROWS)
+            for sequence in sequences:
+                rows.append(_decoded_row(sequence, decoders, names))
     return rows
 
 
@@ -70,28 +70,31 @@ def _decoded_row(
     sequence: Sequence, decoders: Mapping[str, Decoder], names: Mapping[Place, str]
 ) -> DecodedRow:
     """Return a row as text, whose first documents share the limit of characters."""
+    # Documents take from the limit in their order, until nothing is left.
     documents: list[DecodedDocument] = []
     remaining = _MOST_CHARACTERS
-    begin = 0
+    first_id = 0
     for segment in sequence.segments[:_MOST_DOCUMENTS]:
         document = _decoded_document(
-            segment, decoders[segment.source], names, begin, remaining
+            segment, decoders[segment.source], names, first_id, remaining
         )
         documents.append(document)
-        remaining -= sum(len(text) for text, _ in document.runs)
-        begin += len(segment.ids)
+        remaining -= sum(len(field_text) for field_text, _ in document.runs)
+        first_id += len(segment.ids)
         if remaining <= 0:
             break
     hidden = ""
     if len(documents) < len(sequence.segments):
         hidden = f"{numbers.count(len(sequence.segments) - len(documents))} more documents are not shown."
 
+    # Values that are no texts are shown as JSON. Names and values come from the data
+    # and may hold control characters.
     kept_texts: dict[str, str] = {}
-    for name, value in sequence.kept.items():
-        text = value
-        if not isinstance(value, str):
-            text = orjson.dumps(value, default=str).decode()
-        kept_texts[printable(name)] = printable(text[:_MOST_CHARACTERS])
+    for field_name, field_value in sequence.kept.items():
+        field_text = field_value
+        if not isinstance(field_value, str):
+            field_text = orjson.dumps(field_value, default=str).decode()
+        kept_texts[printable(field_name)] = printable(field_text[:_MOST_CHARACTERS])
     return DecodedRow(
         split=sequence.split,
         row=sequence.row,
@@ -119,6 +122,7 @@ def _decoded_document(
         begin: Index of the segment's first id within its row.
         most_characters: Limit of the text; a longer text is cut.
     """
+    # A version without a loss mask has one run.
     runs: list[tuple[str, bool | None]] = []
     remaining = most_characters
     is_cut = False
@@ -129,13 +133,13 @@ def _decoded_document(
         # Nearly every token has a character or more: ids beyond the limit need not be
         # decoded.
         decoded_ids = ids[:remaining]
-        text = printable(decoder.text(decoded_ids))
+        run_text = printable(decoder.text(decoded_ids))
         mark: bool | None = None
         if segment.learned is not None:
             mark = is_learned
-        runs.append((text[:remaining], mark))
-        is_cut = len(decoded_ids) < len(ids) or len(text) > remaining
-        remaining -= len(text)
+        runs.append((run_text[:remaining], mark))
+        is_cut = len(decoded_ids) < len(ids) or len(run_text) > remaining
+        remaining -= len(run_text)
     hidden = ""
     if is_cut:
         hidden = "The rest of the document is not shown."

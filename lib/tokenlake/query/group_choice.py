@@ -1,5 +1,6 @@
-"""The row groups of a version that its report reads: all of them as long as that
-takes a few seconds.
+"""The row groups of a version that its report reads.
+
+All of them are read as long as that takes a few seconds.
 """
 
 from __future__ import annotations
@@ -27,20 +28,16 @@ SAMPLED_GROUPS: Final = 64
 
 
 def most_groups_of(store: ReadStore, manifest: Manifest) -> int:
-    """Return how many row groups of a version are read: all of them, or as many as a
-    sample has.
-    """
+    """Return the number of row groups to read: all of them, or those of a sample."""
     group_count = sum(len(shard.row_groups) for shard in manifest.files)
     pieces = manifest.totals.documents + manifest.totals.rows
-    if (
-        is_local(store.url)
-        and group_count <= EXACT_GROUPS
-        and pieces <= EXACT_DOCUMENTS
-    ):
-        # Each split gets an equal share of the limit, and one of them may have all of
-        # the row groups.
-        return max(1, group_count * len(manifest.splits))
-    return SAMPLED_GROUPS
+    is_small = group_count <= EXACT_GROUPS and pieces <= EXACT_DOCUMENTS
+    # In a bucket each row group takes a request.
+    if not is_small or not is_local(store.url):
+        return SAMPLED_GROUPS
+    # Each split gets an equal share of the limit, and one of them may have all of the
+    # row groups.
+    return max(1, group_count * len(manifest.splits))
 
 
 def spread(number: int, most: int) -> list[int]:
@@ -49,6 +46,5 @@ def spread(number: int, most: int) -> list[int]:
     >>> spread(3, 5), spread(100, 3)
     ([0, 1, 2], [0, 50, 99])
     """
-    return np.unique(
-        np.linspace(0, number - 1, min(number, most)).round().astype(np.int64)
-    ).tolist()
+    evenly_spaced = np.linspace(0, number - 1, min(number, most))
+    return np.unique(evenly_spaced.round().astype(np.int64)).tolist()

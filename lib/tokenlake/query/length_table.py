@@ -1,4 +1,4 @@
-"""The lengths of a version's documents as a table, for pages that hold no drawings."""
+"""The lengths of a version's documents as a table, for pages without drawings."""
 
 from __future__ import annotations
 
@@ -38,12 +38,14 @@ def length_table(catalog: Catalog, manifest: Manifest) -> Table:
     )
     rows: list[tuple[Any, ...]] = []
     for source, lengths in sample.lengths.items():
+        # Quantiles may lie between two lengths; a number of tokens is whole.
         quantiles = np.quantile(lengths, [0.0, 0.05, 0.5, 0.95, 1.0]).astype(np.int64)
         rows.append((source, len(lengths), *quantiles.tolist()))
     return Table(columns, tuple(rows), _title(sample))
 
 
 def _title(sample: RowSample) -> str:
+    """Return the title, with the rows of an estimate."""
     title = "Tokens per document"
     if sample.is_exact:
         return title

@@ -1,5 +1,4 @@
-"""The share of a version's tokens that counts toward the loss, from its stored loss
-masks.
+"""The share of a version's tokens that counts toward the loss, by its loss masks.
 
 The masks take a bit per token and little time: a row group of 256 k tokens takes a
 millisecond. They are counted in all row groups, or in evenly spaced ones of a large
@@ -19,7 +18,7 @@ from tokenlake.runtime.reading.version import StoredRows
 from tokenlake.runtime.store.base import ReadStore
 from tokenlake.runtime.store.manifest import Manifest
 
-_MASK: Final = "loss_mask"
+_MASK: Final = "loss_mask"  # column that only some datasets have
 
 
 @final
@@ -40,8 +39,9 @@ class LossShare:
     all_rows: int
 
     def in_words(self) -> str:
-        """Return ``57.87% of the tokens count toward the loss``, and how many rows
-        an estimate is from.
+        """Return ``57.87% of the tokens count toward the loss``.
+
+        An estimate is followed by the rows that it is from.
         """
         share = numbers.percent(self.loss_tokens, self.tokens)
         if self.rows == self.all_rows:
@@ -53,8 +53,9 @@ class LossShare:
 def loss_share(
     store: ReadStore, manifest: Manifest, *, most_groups: int | None = None
 ) -> LossShare | None:
-    """Return the share of the tokens that counts toward the loss; None for a version
-    without loss masks.
+    """Return the share of the tokens that counts toward the loss.
+
+    It is None for a version without loss masks.
 
     Args:
         store: Store that holds the version.
@@ -67,15 +68,15 @@ def loss_share(
     """
     if not any(_MASK in shard.logical for shard in manifest.files):
         return None
+    # The limit is shared by the splits: a small one would otherwise not be read.
     limit = most_groups or most_groups_of(store, manifest)
+    groups_per_split = max(1, limit // len(manifest.splits))
     loss_tokens = 0
     tokens = 0
     row_count = 0
     for split in manifest.splits:
         with StoredRows(store, manifest, split) as rows:
-            for group in spread(
-                len(rows.group_rows), max(1, limit // len(manifest.splits))
-            ):
+            for group in spread(len(rows.group_rows), groups_per_split):
                 group_loss, group_tokens = _count(rows, group)
                 loss_tokens += group_loss
                 tokens += group_tokens
@@ -84,25 +85,28 @@ def loss_share(
 
 
 def _count(rows: StoredRows, group: int) -> tuple[int, int]:
-    """Return the number of tokens of a row group that count toward the loss, and of
-    all its tokens.
-    """
+    """Return the loss tokens of a row group, and all its tokens."""
+    # The cheapest column that tells tokens from padding: lengths of segments, a mask,
+    # or the ids themselves, of which none are padding then.
     shard, _ = rows.shard_of(group)
-    lengths = "segment_lengths"
+    length_column = "segment_lengths"
     if rows.manifest.kind != "packed":
-        lengths = "attention_mask" if "attention_mask" in shard.logical else "input_ids"
-    columns = [name for name in (_MASK, lengths) if name in shard.logical]
+        length_column = "input_ids"
+        if "attention_mask" in shard.logical:
+            length_column = "attention_mask"
+    columns = [name for name in (_MASK, length_column) if name in shard.logical]
     batch: Any = rows.read(group, columns)
-    lists = batch.column(lengths)
-    tokens = len(lists.flatten()) if lengths == "input_ids" else _sum(lists)
+    lists = batch.column(length_column)
+    if length_column == "input_ids":
+        tokens = len(lists.flatten())
+    else:
+        tokens = _sum(lists)
+    # All tokens of a shard without a mask count, as in a loader.
     if _MASK not in columns:
-        # All tokens of a shard without a mask count, as in a loader.
         return tokens, tokens
     return _sum(batch.column(_MASK)), tokens
 
 
 def _sum(lists: Any) -> int:
-    """Return the sum of the numbers, or of the true values, in all lists of a
-    column.
-    """
+    """Return the sum of the numbers, or of the true values, in a column of lists."""
     return pc.sum(lists.flatten()).as_py() or 0

@@ -1,5 +1,4 @@
-"""The folder of a store's pages: whether it may be written to, its files, and the
-record of the pages in it.
+"""The folder of a store's pages: its files, and the record of the pages in it.
 
 The record (``.tokenlake-pages.json``) names the store, and the identity of the pages of
 each version. A folder without it is not ours, and nothing in it is replaced.
@@ -27,9 +26,10 @@ Identities: TypeAlias = dict[VersionName, str]
 RECORD: Final = ".tokenlake-pages.json"
 """Name of the record."""
 
+# Names of files that are written, and renamed once they are whole.
 _TEMPORARY: Final = ".tokenlake-*.tmp"
+# Age of a temporary file that no running call needs any more.
 _LEFTOVER_SECONDS: Final = 3600.0
-"""Age of a temporary file that no running call needs any more."""
 
 
 def check_folder(folder: Path, store_url: str) -> Identities:
@@ -40,22 +40,24 @@ def check_folder(folder: Path, store_url: str) -> Identities:
             file, or cannot be read.
     """
     try:
-        names = os.listdir(folder)  # noqa: PTH208 - only the names
+        file_names = os.listdir(folder)  # noqa: PTH208 - only the names
     except FileNotFoundError:
         return {}
     except OSError as error:
         raise ConfigError(
             f"output: {folder} cannot be read: {error.strerror or error}"
         ) from error
-    if all(fnmatch(name, _TEMPORARY) for name in names):
+    # A call that was killed at once leaves temporary files alone.
+    if all(fnmatch(name, _TEMPORARY) for name in file_names):
         return {}
-    if RECORD not in names:
+    if RECORD not in file_names:
         raise ConfigError(
             f"output: the folder {folder} holds other files than the pages of a store; nothing was written. Expected a "
             "new or empty folder, or one that an earlier report wrote: name another one",
             got=str(folder),
         )
     try:
+        # The record is a file that anybody may have changed.
         record = json.loads((folder / RECORD).read_bytes())
         recorded_url = str(record["store"])
         entries = dict(record["pages"])
@@ -79,10 +81,11 @@ def _named_identities(
     A name of another form is left out, because it could lead out of the folder when its
     pages are removed.
     """
-    for text, identity in entries.items():
-        dataset, _, number = text.rpartition("@v")
+    for version_name, identity in entries.items():
+        dataset, _, version_number = version_name.rpartition("@v")
+        # The layout checks the name of the dataset, and the number.
         with suppress(StoreError, ValueError):
-            layout = Layout(dataset, int(number))
+            layout = Layout(dataset, int(version_number))
             yield VersionName(layout.dataset, layout.version), str(identity)
 
 
@@ -99,8 +102,10 @@ def write_record(folder: Path, store_url: str, identities: Identities) -> None:
         ConfigError: The file cannot be written.
     """
     pages = {str(name): identity for name, identity in sorted(identities.items())}
-    text = json.dumps({"format": 1, "store": store_url, "pages": pages}, indent=1)
-    write_page(folder, RECORD, f"{text}\n")
+    record_json = json.dumps(
+        {"format": 1, "store": store_url, "pages": pages}, indent=1
+    )
+    write_page(folder, RECORD, f"{record_json}\n")
 
 
 def write_page(folder: Path, path: str, text: str) -> None:
@@ -110,10 +115,9 @@ def write_page(folder: Path, path: str, text: str) -> None:
         ConfigError: The file cannot be written.
     """
     target = folder / path
-    temporary = (
-        folder
-        / f".tokenlake-{hashlib.sha256(path.encode()).hexdigest()[:16]}-{os.getpid()}.tmp"
-    )
+    # One name for each path and process, so that two calls do not write one file.
+    path_digest = hashlib.sha256(path.encode()).hexdigest()[:16]
+    temporary = folder / f".tokenlake-{path_digest}-{os.getpid()}.tmp"
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         temporary.write_text(text, encoding="utf-8")
@@ -125,9 +129,7 @@ def write_page(folder: Path, path: str, text: str) -> None:
 
 
 def remove_pages(folder: Path, name: VersionName) -> None:
-    """Remove the pages of a version, and the folder of its dataset if it is empty
-    now.
-    """
+    """Remove the pages of a version, and the folder of its dataset if it is empty."""
     for path in (version_page(name), rows_page(name)):
         with suppress(OSError):
             (folder / path).unlink()

@@ -1,5 +1,7 @@
-"""Names that a query can use: the versions of a store, their provenance and bad
-records, and tables about the store.
+"""Names that a query can use.
+
+These are the versions of a store, their provenance and bad records, and tables about
+the store.
 """
 
 from __future__ import annotations
@@ -11,6 +13,8 @@ from typing import Final, Literal, final
 from tokenlake.runtime.store.catalog import Catalog
 
 Kind = Literal["rows", "documents", "quarantine", "table"]
+"""Kind of a relation."""
+
 TABLES: Final = {
     "datasets": "every version, committed or in progress",
     "splits": "rows, tokens and documents by split",
@@ -21,6 +25,8 @@ TABLES: Final = {
     "documents": "provenance of every piece of a document, in the newest version of every dataset",
 }
 """Tables about the store, and a line about each."""
+
+# Parts of a version that are relations of their own -> the beginning of their line.
 _PARTS: Final[dict[Kind, str]] = {
     "documents": "provenance of",
     "quarantine": "bad records of",
@@ -56,15 +62,17 @@ def relations(catalog: Catalog) -> dict[str, Relation]:
     """
     relation_of: dict[str, Relation] = {}
     for dataset in catalog.datasets():
-        committed = [
-            info.version for info in catalog.versions(dataset) if info.committed
-        ]
-        for version in committed:
-            _add_version(relation_of, f"{dataset}@v{version}", dataset, version)
-        if committed:
-            _add_version(relation_of, dataset, dataset, committed[-1])
-    for name, about in TABLES.items():
-        relation_of[name] = Relation(name, "table", about=about)
+        newest_version: int | None = None
+        for info in catalog.versions(dataset):  # ascending
+            if info.committed:
+                newest_version = info.version
+                name = f"{dataset}@v{info.version}"
+                _add_version(relation_of, name, dataset, info.version)
+        if newest_version is not None:
+            _add_version(relation_of, dataset, dataset, newest_version)
+    # Last, so that a table replaces a dataset of its name.
+    for table_name, about in TABLES.items():
+        relation_of[table_name] = Relation(table_name, "table", about=about)
     return relation_of
 
 
@@ -72,19 +80,19 @@ def _add_version(
     relation_of: dict[str, Relation], name: str, dataset: str, version: int
 ) -> None:
     """Add the relations of one version under a name."""
-    relation_of[name] = Relation(
-        name, "rows", dataset, version, f"rows of {dataset} v{version}"
-    )
-    for kind, about in _PARTS.items():
+    rows_about = f"rows of {dataset} v{version}"
+    relation_of[name] = Relation(name, "rows", dataset, version, rows_about)
+    for kind, beginning in _PARTS.items():
         full_name = f"{name}/{kind}"
-        relation_of[full_name] = Relation(
-            full_name, kind, dataset, version, f"{about} {dataset} v{version}"
-        )
+        about = f"{beginning} {dataset} v{version}"
+        relation_of[full_name] = Relation(full_name, kind, dataset, version, about)
 
 
 def mentioned(words: Iterable[str], relation_of: dict[str, Relation]) -> list[Relation]:
-    """Return the relations whose names are among the words of a statement, in their
-    own order.
+    """Return the relations whose names are among the words of a statement.
+
+    They come in the order of the store's relations.
     """
+    # SQL ignores the case of names; those of datasets are lower case.
     lower_words = {word.lower() for word in words}
     return [relation for name, relation in relation_of.items() if name in lower_words]

@@ -36,10 +36,10 @@ from tokenlake.runtime.store.layout import RUNS, Layout
 from tokenlake.runtime.store.manifest import Manifest
 from tokenlake.runtime.store.outputs import require_outside_stores
 
-_REPORT_FILE: Final = "report.html"
-_MOST_VERSIONS: Final = 20
-_MOST_DIFFERENCES: Final = 5
-_MOST_ANCESTORS: Final = 100
+_REPORT_FILE: Final = "report.html"  # beside the records of runs
+_MOST_VERSIONS: Final = 20  # the newest ones, in the table of versions
+_MOST_DIFFERENCES: Final = 5  # between versions that follow each other
+_MOST_ANCESTORS: Final = 100  # in the table of ancestors
 
 
 def report(
@@ -73,6 +73,8 @@ def report(
         >>> tl.report("artifacts/books@v3").name
         'books-v3.html'
     """
+    # A manifest may come without a store. An opened dataset is one split of its
+    # version.
     store: ReadStore | None = None
     if isinstance(where, Manifest):
         manifest = where
@@ -95,8 +97,9 @@ def report(
 
 
 def store_report(store: Store, manifest: Manifest) -> str:
-    """Store the report of a version beside the records of its runs, where it is no part
-    of the version.
+    """Store the report of a version beside the records of its runs.
+
+    It is no part of the version there.
 
     An existing report is not replaced: it was made together with the version.
 
@@ -124,7 +127,15 @@ def render_report(manifest: Manifest, store: ReadStore | None = None) -> str:
     Raises:
         IntegrityError: A file of the version is damaged.
     """
-    catalog = None if store is None else Catalog(store)
+    catalog: Catalog | None = None
+    loss = ""
+    if store is not None:
+        catalog = Catalog(store)
+        share = loss_share(store, manifest)
+        if share is not None:
+            loss = share.in_words()
+    # Sections that need only the manifest, then those that need data, then those that
+    # need other versions. A web server does not list its versions.
     sections = manifest_sections(manifest, text_accounts(catalog, manifest))
     if catalog is not None:
         sections += data_sections(catalog, manifest)
@@ -132,15 +143,15 @@ def render_report(manifest: Manifest, store: ReadStore | None = None) -> str:
             sections.append(("Versions", _versions(catalog, manifest)))
     sections.append(("Lineage", lineage(manifest, ancestors_table(catalog, manifest))))
     title = f"{manifest.dataset} v{manifest.version}"
-    share = None if store is None else loss_share(store, manifest)
-    loss = "" if share is None else share.in_words()
     return page(title, f"of kind {manifest.kind}", tiles(manifest, loss), sections)
 
 
 def ancestors_table(catalog: Catalog | None, manifest: Manifest) -> Table:
-    """Return a table of the versions that a version was made from, and of their
-    parents, nearest first.
+    """Return a table of the versions that a version was made from, nearest first.
+
+    It has their parents, too, and so on.
     """
+    # Breadth first: an ancestor comes after all versions that are nearer.
     pending = [(manifest, parent) for parent in manifest.parents]
     rows: list[dict[str, Any]] = []
     while pending and len(rows) < _MOST_ANCESTORS:
@@ -154,7 +165,8 @@ def ancestors_table(catalog: Catalog | None, manifest: Manifest) -> Table:
         if ancestor is not None:
             row["rows"] = ancestor.totals.rows
             row["tokens"] = ancestor.totals.tokens
-            pending += [(ancestor, grandparent) for grandparent in ancestor.parents]
+            for grandparent in ancestor.parents:
+                pending.append((ancestor, grandparent))
         rows.append(row)
     columns = (
         label("name", "version"),
@@ -166,21 +178,19 @@ def ancestors_table(catalog: Catalog | None, manifest: Manifest) -> Table:
 
 
 def _versions(catalog: Catalog, manifest: Manifest) -> Html:
-    """Return the versions of the dataset, and the difference between each and the
-    one before it.
-    """
-    committed = [
-        info.version for info in catalog.versions(manifest.dataset) if info.committed
-    ]
+    """Return the versions of the dataset, and the differences between neighbours."""
+    committed: list[int] = []
+    for info in catalog.versions(manifest.dataset):
+        if info.committed:
+            committed.append(info.version)
     listed = committed[-_MOST_VERSIONS:]
 
     # A version that cannot be read is named with its error.
     errors: dict[Layout, IntegrityError] = {}
     manifests: list[Manifest] = []
     for version in listed:
-        readable = catalog.readable_manifest(
-            Layout(manifest.dataset, version), errors.setdefault
-        )
+        layout = Layout(manifest.dataset, version)
+        readable = catalog.readable_manifest(layout, errors.setdefault)
         if readable is not None:
             manifests.append(readable)
 
@@ -191,32 +201,21 @@ def _versions(catalog: Catalog, manifest: Manifest) -> Html:
         number("documents"),
         number("bytes", "size", numbers.size),
     )
-    rows = [
-        {"version": f"v{readable.version}", **asdict(readable.totals)}
-        for readable in manifests
-    ]
+    rows: list[dict[str, Any]] = []
+    for readable in manifests:
+        rows.append({"version": f"v{readable.version}", **asdict(readable.totals)})
     parts = [to_html(Table.of(columns, rows))]
-    parts += [
-        tag("p", f"v{layout.version} cannot be read: {error}")
-        for layout, error in errors.items()
-    ]
+    for layout, error in errors.items():
+        parts.append(tag("p", f"v{layout.version} cannot be read: {error}"))
     unlisted = len(committed) - len(listed)
     if unlisted:
-        parts.append(
-            tag(
-                "p",
-                f"{numbers.plural(unlisted, 'older version')} not listed.",
-                class_="dim",
-            )
-        )
+        note = f"{numbers.plural(unlisted, 'older version')} not listed."
+        parts.append(tag("p", note, class_="dim"))
 
     # Differences, the newest first.
     newest_pairs = list(pairwise(manifests))[-_MOST_DIFFERENCES:]
     for older, newer in reversed(newest_pairs):
         difference = compare(older, newer)
-        parts.append(
-            folded(
-                sentence_of(difference), *map(to_html, difference_tables(difference))
-            )
-        )
+        tables = [to_html(table) for table in difference_tables(difference)]
+        parts.append(folded(sentence_of(difference), *tables))
     return together(parts)

@@ -1,10 +1,9 @@
-"""Lengths of documents and fullness of rows, measured in all row groups of a version,
-or in evenly spaced ones.
+"""Lengths of documents and fullness of rows, measured in row groups of a version.
 
-All are read as long as that takes a few seconds (:mod:`tokenlake.query.group_choice`);
-of a larger version the same row groups each time. Of packed rows only the columns that
-say where ids come from are read, less than a hundredth of a file: 0.4 milliseconds for
-256 k tokens.
+All row groups are read as long as that takes a few seconds
+(:mod:`tokenlake.query.group_choice`); of a larger version the same ones each time. Of
+packed rows only the columns that say where ids come from are read, less than a
+hundredth of a file: 0.4 milliseconds for 256 k tokens.
 
 1. Read (file, position, start, length) of every piece of a document in the chosen row
    groups.
@@ -33,7 +32,7 @@ from tokenlake.runtime.store.base import ReadStore
 from tokenlake.runtime.store.manifest import Manifest
 
 _LISTED_DOCUMENTS: Final = 5  # the longest documents, and as many of the shortest
-_EMPTY: Final = np.zeros(0, np.int64)
+_EMPTY: Final = np.zeros(0, np.int64)  # column of a sample without pieces
 
 
 class DocumentLength(NamedTuple):
@@ -123,6 +122,7 @@ def sample_rows(
         IntegrityError: A file is missing or damaged.
     """
     # 1. Read the pieces of the chosen row groups.
+    # The limit is shared by the splits: each has one row group at least.
     limit = most_groups or most_groups_of(store, manifest)
     all_groups = 0
     group_pieces: list[Provenance] = []
@@ -130,8 +130,9 @@ def sample_rows(
         with StoredRows(store, manifest, split) as rows:
             split_groups = len(rows.group_rows)
             all_groups += split_groups
-            chosen_groups = spread(split_groups, max(1, limit // len(manifest.splits)))
-            group_pieces += [_read_pieces(rows, group) for group in chosen_groups]
+            groups_per_split = max(1, limit // len(manifest.splits))
+            for group in spread(split_groups, groups_per_split):
+                group_pieces.append(_read_pieces(rows, group))
     pieces = _joined(group_pieces)
 
     # 2. and 3. Their documents, and the name of each document's source.
@@ -146,10 +147,13 @@ def sample_rows(
             files_by_source.setdefault(source, []).append(entry.file_id)
     lengths: dict[str, Int64] = {}
     for source in sorted(files_by_source):
-        lengths[source] = documents.ids[
-            np.isin(documents.file, files_by_source[source])
-        ]
+        is_of_source = np.isin(documents.file, files_by_source[source])
+        lengths[source] = documents.ids[is_of_source]
 
+    # Stable: documents of one length keep their order, so that the lists are
+    # reproducible.
+    longest_first = np.argsort(-documents.ids, kind="stable")
+    shortest_first = np.argsort(documents.ids, kind="stable")
     return RowSample(
         groups=len(group_pieces),
         of=all_groups,
@@ -158,35 +162,40 @@ def sample_rows(
         filled=np.diff(offsets_of(pieces.length)[pieces.offsets]),
         segments=np.diff(pieces.offsets),
         lengths=lengths,
-        longest=_first_documents(
-            documents, np.argsort(-documents.ids, kind="stable"), places
-        ),
-        shortest=_first_documents(
-            documents, np.argsort(documents.ids, kind="stable"), places
-        ),
+        longest=_first_documents(documents, longest_first, places),
+        shortest=_first_documents(documents, shortest_first, places),
     )
 
 
 def _joined(group_pieces: Iterable[Provenance]) -> Provenance:
     """Return the pieces of several row groups, one after the other."""
+    # Without row groups each column is empty, and not missing.
     pieces_per_row = [_EMPTY]
-    columns: dict[str, list[Int64]] = {
-        name: [_EMPTY] for name in ("length", "file", "position", "start")
-    }
+    length = [_EMPTY]
+    file = [_EMPTY]
+    position = [_EMPTY]
+    start = [_EMPTY]
     for pieces in group_pieces:
         pieces_per_row.append(np.diff(pieces.offsets))
-        for name, arrays in columns.items():
-            arrays.append(getattr(pieces, name))
+        length.append(pieces.length)
+        file.append(pieces.file)
+        position.append(pieces.position)
+        start.append(pieces.start)
     return Provenance(
         offsets_of(np.concatenate(pieces_per_row)),
-        **{name: np.concatenate(arrays) for name, arrays in columns.items()},
+        length=np.concatenate(length),
+        file=np.concatenate(file),
+        position=np.concatenate(position),
+        start=np.concatenate(start),
     )
 
 
 def _documents_of(pieces: Provenance) -> _Documents:
-    """Return the documents that pieces belong to, each once, up to where its last
-    piece ends.
+    """Return the documents that pieces belong to, each once.
+
+    A document is as long as the end of its last piece.
     """
+    # Sorted by file, then by position: the last key of `lexsort` is the first one.
     order = np.lexsort((pieces.position, pieces.file))
     file = pieces.file[order]
     position = pieces.position[order]
@@ -194,12 +203,13 @@ def _documents_of(pieces: Provenance) -> _Documents:
     # A document begins where the file or the position changes.
     is_first = np.ones(len(order), np.bool_)
     is_first[1:] = (np.diff(file) != 0) | (np.diff(position) != 0)
-    begin = np.flatnonzero(is_first)
+    first_pieces = np.flatnonzero(is_first)
     ids = _EMPTY
-    if len(begin):
+    # `reduceat` takes the maximum of each run, and no empty list of runs.
+    if len(first_pieces):
         ends = (pieces.start + pieces.length)[order]
-        ids = np.maximum.reduceat(ends, begin)
-    return _Documents(file[begin], position[begin], ids)
+        ids = np.maximum.reduceat(ends, first_pieces)
+    return _Documents(file[first_pieces], position[first_pieces], ids)
 
 
 def _first_documents(

@@ -29,6 +29,7 @@ from tokenlake.runtime.store.manifest import Manifest
 
 Place: TypeAlias = tuple[str, str]
 """Source and path of an input file, as rows name it."""
+
 _HEAD: Final = 360  # characters that are shown of the beginning of a long text
 _TAIL: Final = 120  # characters that are shown of its end
 
@@ -59,8 +60,12 @@ class Segment:
     learned: tuple[bool, ...] | None = None
 
     def origin(self, names: Mapping[Place, str]) -> str:
-        """``web  a.jsonl:17``; in a mixture that calls the source otherwise, ``web
-        (books)  a.jsonl:17``.
+        """Return the document of the run: ``web  a.jsonl:17``.
+
+        In a mixture that names the source otherwise: ``web (books)  a.jsonl:17``.
+
+        Args:
+            names: Mixture's source name of each input file.
         """
         source = names.get((self.source, self.path), self.source)
         if source != self.source:
@@ -68,25 +73,29 @@ class Segment:
         return f"{source}  {self.path}:{self.position}"
 
     def place(self, begin: int) -> str:
-        """``ids 0-511, from token 17 of its document, 40 in the loss``; of a
-        preference's part, ``12 tokens``.
+        """Return the ids of the run in its row, and its place in the document.
+
+        Examples: ``ids 0-511, from token 17 of its document, 40 in the loss``; for a
+        part of a preference, ``12 tokens``.
 
         Args:
             begin: Index of the run's first id within its row.
         """
+        # Each part of a preference is in a column of its own.
         if self.part:
             return plural(len(self.ids), "token")
-        start = (
-            f", from token {count(self.start)} of its document" if self.start else ""
-        )
-        learned = (
-            "" if self.learned is None else f", {count(sum(self.learned))} in the loss"
-        )
-        return f"ids {begin}-{begin + len(self.ids) - 1}{start}{learned}"
+        last_id = begin + len(self.ids) - 1
+        words = f"ids {begin}-{last_id}"
+        if self.start:
+            words += f", from token {count(self.start)} of its document"
+        if self.learned is not None:
+            words += f", {count(sum(self.learned))} in the loss"
+        return words
 
     def runs(self) -> Iterator[tuple[bool, tuple[int, ...]]]:
-        """Yield pairs (True if the ids count toward the loss, neighbouring ids);
-        without a mask all ids count.
+        """Yield pairs (True if the ids count toward the loss, neighbouring ids).
+
+        Without a mask all ids count.
         """
         if self.learned is None:
             yield True, self.ids
@@ -123,22 +132,24 @@ class Sequence:
     label: bool | None = None
 
     def content(self) -> str:
-        """``2,048 tokens in 3 segments, 17 padding``."""
-        tokens = plural(sum(len(segment.ids) for segment in self.segments), "token")
-        padding = f", {count(self.padding)} padding" if self.padding else ""
-        labelled = (
-            ""
-            if self.label is None
-            else f", labelled {'good' if self.label else 'bad'}"
-        )
-        return f"{tokens} in {plural(len(self.segments), 'segment')}{padding}{labelled}"
+        """Return the contents in words: ``2,048 tokens in 3 segments, 17 padding``."""
+        tokens = sum(len(segment.ids) for segment in self.segments)
+        words = f"{plural(tokens, 'token')} in {plural(len(self.segments), 'segment')}"
+        if self.padding:
+            words += f", {count(self.padding)} padding"
+        if self.label is True:
+            words += ", labelled good"
+        elif self.label is False:
+            words += ", labelled bad"
+        return words
 
 
 def read_sequences(
     store: ReadStore, manifest: Manifest, split: str | None, first: int, number: int
 ) -> Iterator[Sequence]:
-    """Yield rows ``first .. first + number`` of a split, fewer where it ends; reads
-    only their row groups.
+    """Yield rows ``first .. first + number`` of a split, fewer at its end.
+
+    Only their row groups are read.
 
     Args:
         store: Store that holds the version.
@@ -152,33 +163,40 @@ def read_sequences(
         ConfigError: The split does not exist, or `first` is past its end.
         IntegrityError: A shard is missing or damaged.
     """
+    # 1. The split.
     version = f"{manifest.dataset}@v{manifest.version}"
-    names = list(manifest.splits)
-    if not names:
+    split_names = list(manifest.splits)
+    if not split_names:
         raise ConfigError(f"{version} has no rows")
-    name = split
-    if name is None:
-        name = "train" if "train" in names else names[0]
-    if name not in names:
+    if split is None:
+        split = split_names[0]
+        if "train" in split_names:
+            split = "train"
+    if split not in split_names:
         raise ConfigError(
-            f"{version} has no split {name!r}; expected one of {', '.join(names)}"
+            f"{version} has no split {split!r}; expected one of {', '.join(split_names)}"
         )
 
-    total = manifest.splits[name].rows
-    start = first if first >= 0 else max(0, total + first)
-    if start >= total:
+    # 2. The first row. A negative one counts from the end, and no further than to the
+    #    beginning.
+    total_rows = manifest.splits[split].rows
+    start_row = first
+    if first < 0:
+        start_row = max(0, total_rows + first)
+    if start_row >= total_rows:
         raise ConfigError(
-            f"row {first} is past the end: split {name!r} of {version} has {total} rows (0 to {total - 1})"
+            f"row {first} is past the end: split {split!r} of {version} has {total_rows} rows (0 to {total_rows - 1})"
         )
 
+    # 3. The rows. Their places count in the split and in the shard.
     inputs = {entry.file_id: entry for entry in manifest.inputs}
-    with StoredRows(store, manifest, name) as stored:
-        for group, low, high in stored.ranges(start, start + number):
+    with StoredRows(store, manifest, split) as stored:
+        for group, begin, end in stored.ranges(start_row, start_row + number):
             shard, group_in_shard = stored.shard_of(group)
             batch = stored.read(group)
             first_row = stored.row_of(group)
             first_shard_row = shard.row_groups[group_in_shard]
-            for row in range(low, high):
+            for row in range(begin, end):
                 place = _RowPlace(shard, first_row + row, first_shard_row + row)
                 values = _values_of(batch.slice(row, 1))
                 if manifest.preference is not None:
@@ -188,15 +206,16 @@ def read_sequences(
 
 
 def _values_of(row: pa.RecordBatch) -> dict[str, Any]:
-    """Return the values of one row; those for which Python has no type, such as the
-    year 33658, as text.
+    """Return the values of one row.
+
+    Those for which Python has no type, such as the year 33658, are texts.
     """
     cells: dict[str, Any] = {}
-    for name, column in zip(row.schema.names, row.columns, strict=True):
+    for column_name, column in zip(row.schema.names, row.columns, strict=True):
         try:
-            cells[name] = column.to_pylist()[0]
+            cells[column_name] = column.to_pylist()[0]
         except (OverflowError, ValueError):
-            cells[name] = json_values(column)[0]
+            cells[column_name] = json_values(column)[0]
     return cells
 
 
@@ -218,10 +237,8 @@ class _RowPlace:
 
 def _additional_fields(manifest: Manifest, values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values of the fields that are kept beside the ids, by name."""
-    return {
-        name: values[name]
-        for name, _ in manifest.config.get("build", {}).get("kept", ())
-    }
+    kept_fields = manifest.config.get("build", {}).get("kept", ())
+    return {name: values[name] for name, _ in kept_fields}
 
 
 def _preference_sequence(
@@ -232,6 +249,7 @@ def _preference_sequence(
 ) -> Sequence:
     """Return a row of a preference dataset, with one segment for each part."""
     assert manifest.preference is not None
+    # The ids of each column, by the parts that it holds.
     runs: dict[tuple[str, ...], list[int]] = {}
     for column in columns_for(*manifest.preference):
         if column.holds == "ids":
@@ -265,9 +283,11 @@ def _token_sequence(
     values: dict[str, Any],
     inputs: dict[int, InputFileEntry],
 ) -> Sequence:
-    """Return a packed row with one segment for each piece of a document, or a row of
-    one document.
+    """Return a packed row, or a row of one document.
+
+    A packed row has one segment for each piece of a document.
     """
+    # 1. The pieces of the row: (length, provenance) of each, and the first id.
     ids: list[int] = values["input_ids"]
     learned: list[bool] | None = values.get("loss_mask")
     if manifest.kind == "packed":
@@ -280,10 +300,14 @@ def _token_sequence(
         documents = [{**values, "start": 0}]
         begin = mask.index(1)  # padding may be before the only document
 
+    # 2. Segments, one after the other.
     segments: list[Segment] = []
     for length, document in zip(lengths, documents, strict=True):
         entry = inputs[document["file"]]
         end = begin + length
+        segment_learned: tuple[bool, ...] | None = None
+        if learned is not None:
+            segment_learned = tuple(learned[begin:end])
         segments.append(
             Segment(
                 source=entry.source,
@@ -291,7 +315,7 @@ def _token_sequence(
                 position=document["position"],
                 start=document["start"],
                 ids=tuple(ids[begin:end]),
-                learned=None if learned is None else tuple(learned[begin:end]),
+                learned=segment_learned,
             )
         )
         begin = end
@@ -307,25 +331,28 @@ def _token_sequence(
 
 
 def mixed_as(catalog: Catalog, manifest: Manifest) -> dict[Place, str]:
-    """Return the mixture's source name of every input file that belongs to exactly one
-    of its sources.
+    """Return the mixture's source name of every input file of exactly one source.
 
     The result is empty for a version that is no mixture, and lacks the files of parents
     that left the store.
     """
     if manifest.mixture is None:
         return {}
+    # A file that two sources of the mixture share could be of either.
     names_by_place: dict[Place, set[str]] = {}
-    for name, source in manifest.mixture.sources.items():
+    for source_name, source in manifest.mixture.sources.items():
         try:
             parent = catalog.manifest(source.dataset, source.version)
         except NotFoundError:
             continue
         for entry in parent.inputs:
-            names_by_place.setdefault((entry.source, entry.path), set()).add(name)
-    return {
-        place: names.pop() for place, names in names_by_place.items() if len(names) == 1
-    }
+            place = (entry.source, entry.path)
+            names_by_place.setdefault(place, set()).add(source_name)
+    name_by_place: dict[Place, str] = {}
+    for place, source_names in names_by_place.items():
+        if len(source_names) == 1:
+            name_by_place[place] = source_names.pop()
+    return name_by_place
 
 
 def decoders_of(
@@ -333,8 +360,9 @@ def decoders_of(
     manifest: Manifest,
     cache: MutableMapping[str, Decoder] | None = None,
 ) -> dict[str, Decoder]:
-    """Return a decoder for each source that rows name; the sources of a mixture have
-    one tokenizer.
+    """Return a decoder for each source that rows name.
+
+    The sources of a mixture have one tokenizer.
 
     Args:
         store: Store that holds the version.
@@ -345,31 +373,34 @@ def decoders_of(
     Raises:
         NotFoundError: The version has no tokenizer.
     """
+    # Loading a tokenizer takes up to a second: versions with the same one share it.
     decoders: dict[str, Decoder] = {}
-    for name, described in manifest.tokenizer.items():
-        digest = described.get("files", {}).get(TOKENIZER_JSON)
-        decoder = None
+    for source, description in manifest.tokenizer.items():
+        digest = description.get("files", {}).get(TOKENIZER_JSON)
+        decoder: Decoder | None = None
         if cache is not None and digest is not None:
             decoder = cache.get(digest)
         if decoder is None:
-            decoder = Decoder.of(store, manifest, name)
+            decoder = Decoder.of(store, manifest, source)
         if cache is not None and digest is not None:
             cache[digest] = decoder
-        decoders[name] = decoder
+        decoders[source] = decoder
     if manifest.mixture is not None and decoders:
         # Rows name the sources of the parents, which may differ from the mixture's
         # names.
-        shared = next(iter(decoders.values()))
+        shared_decoder = next(iter(decoders.values()))
         for entry in manifest.inputs:
-            decoders.setdefault(entry.source, shared)
+            decoders.setdefault(entry.source, shared_decoder)
     return decoders
 
 
 def shortened(text: str) -> tuple[str, int, str]:
-    """Return the beginning of a text, the number of characters left out, and its
-    end; a short text is whole.
+    """Return the beginning of a text, the number of characters left out, and its end.
+
+    A short text is whole.
     """
     text = text.rstrip("\n")
+    # Leaving out less than the note about it takes would make the text longer.
     hidden = len(text) - _HEAD - _TAIL
     if hidden <= _HEAD // 4:
         return text, 0, ""

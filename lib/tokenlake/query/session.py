@@ -1,5 +1,4 @@
-"""Queries over a store: each one has a DuckDB of its own, with views of verified files,
-and a limit of memory.
+"""Queries over a store, each in a DuckDB of its own with views of verified files.
 
 1. Read the names that the statement mentions.
 2. Verify the files behind these names and create views of them.
@@ -38,11 +37,11 @@ from tokenlake.runtime.store.catalog import Catalog, OnUnreadable
 from tokenlake.runtime.store.layout import Layout
 
 MEMORY_VARIABLE: Final = "TOKENLAKE_SQL_MEMORY"
-"""Environment variable: the largest memory of a query, as ``8GB``. Without it, a
+"""Environment variable with the largest memory of a query, as ``8GB``. Without it, a
 third of the machine's memory.
 """
 
-_MEMORY_DIVISOR: Final = 3
+_MEMORY_DIVISOR: Final = 3  # of the machine's memory, which other programs need, too
 _SMALLEST_MEMORY: Final = 64 << 20  # bytes; DuckDB is of no use with less
 
 
@@ -52,26 +51,28 @@ def memory_bytes(environ: Mapping[str, str] = os.environ) -> int:
     Raises:
         ConfigError: The variable is not a size, or is below 64 MB.
     """
-    text = environ.get(MEMORY_VARIABLE)
-    if not text:
+    configured_size = environ.get(MEMORY_VARIABLE)
+    if not configured_size:
         machine_memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
         return max(_SMALLEST_MEMORY, machine_memory // _MEMORY_DIVISOR)
     try:
-        size = parse_size(text)
+        size = parse_size(configured_size)
     except ConfigError as error:
         raise ConfigError(f"{MEMORY_VARIABLE}: {error}") from error
     if size < _SMALLEST_MEMORY:
-        raise ConfigError(f"{MEMORY_VARIABLE} is {text!r}; expected 64MB or more")
+        raise ConfigError(
+            f"{MEMORY_VARIABLE} is {configured_size!r}; expected 64MB or more"
+        )
     return size
 
 
-_SPILL_FACTOR: Final = 10
-"""Largest size of the temporary folder, as a multiple of the memory."""
-_RESULT_ROWS: Final = 1 << 14
-"""Rows of a result that DuckDB returns at a time."""
+_SPILL_FACTOR: Final = 10  # largest size of the temporary folder / memory
+_RESULT_ROWS: Final = 1 << 14  # of a result that DuckDB returns at a time
+
 QUERY_THREAD: Final = "tokenlake-sql"
 """Name of the thread that a query runs in."""
-_INTERRUPT_SECONDS: Final = 0.05
+
+_INTERRUPT_SECONDS: Final = 0.05  # between two interrupts
 _EXPLAIN: Final = re.compile(r"\s*explain(\s+analyze)?\b", re.IGNORECASE)
 
 
@@ -123,6 +124,7 @@ def sql(
     if not isinstance(store, ReadStore):
         store = open_store(store)
     catalog = Catalog(store)
+    # The folder has copies of remote files, and intermediate results.
     with tempfile.TemporaryDirectory(prefix="tokenlake-sql-") as folder:
         query = _Query(catalog, statement, Path(folder))
         try:
@@ -157,6 +159,8 @@ class _Query:
         _check_reads_only(self._statement)
         words = _words(self._statement)
         relations_used = mentioned(words, self.relation_of)
+        # First without files. DuckDB reports the error that a column of rows raises, if
+        # the query needs one.
         if _may_need_no_files(words, relations_used):
             with suppress(duckdb.InvalidInputException, FilesNeededError):
                 return self._run(relations_used, self._folder)
@@ -166,15 +170,15 @@ class _Query:
     def _run(
         self, relations_used: Sequence[Relation], files: VerifiedFiles | Path
     ) -> pa.Table:
-        """Run the statement in a new DuckDB that can read the files of the mentioned
-        relations alone.
-        """
+        """Run the statement in a new DuckDB with the mentioned relations alone."""
         settings: dict[str, str | bool | int | float | list[str]] = {
             **CLOSED,
             "memory_limit": f"{self._memory} bytes",
             "temp_directory": str(self._folder),
             "max_temp_directory_size": f"{_SPILL_FACTOR * self._memory} bytes",
         }
+        # The views are created before the connection is locked, because DuckDB reads
+        # the footers of their files.
         with duckdb.connect(":memory:", config=settings) as connection:
             readable = create_views(
                 connection,
@@ -218,6 +222,7 @@ def _may_need_no_files(
 
 
 def _warn(layout: Layout, error: IntegrityError) -> None:
+    """Warn of a version that a table leaves out, at the caller of :func:`sql`."""
     warnings.warn(f"{layout.prefix} is left out: {error}", stacklevel=4)
 
 
@@ -273,8 +278,9 @@ def _interruptible(connection: Any, work: Callable[[], pa.Table]) -> pa.Table:
 
 
 def _result(connection: Any, statement: str, memory: int) -> pa.Table:
-    """Return the result of a statement. Its memory is counted here, because DuckDB
-    does not count it.
+    """Return the result of a statement.
+
+    Its memory is counted here, because DuckDB does not count it.
     """
     with connection.sql(statement).to_arrow_reader(_RESULT_ROWS) as reader:
         batches: list[pa.RecordBatch] = []
@@ -290,8 +296,9 @@ def _result(connection: Any, statement: str, memory: int) -> pa.Table:
 
 
 def _plain_integers(result: pa.Table) -> pa.Table:
-    """Return a result whose sums are int64 if all values fit: DuckDB's sums have 128
-    bits, decimals in Arrow.
+    """Return a result whose sums are int64, if all values fit.
+
+    DuckDB's sums have 128 bits, which are decimals in Arrow.
     """
     for index, field in enumerate(result.schema):
         if pa.types.is_decimal(field.type) and field.type.scale == 0:
@@ -308,11 +315,13 @@ def _words(statement: str) -> list[str]:
 
     All tables that the statement uses are among them, and other words.
     """
-    data = statement.encode()  # offsets of tokens are byte offsets
+    statement_bytes = statement.encode()  # offsets of tokens are byte offsets
     offsets = [offset for offset, _ in duckdb.tokenize(statement)]
     words: list[str] = []
-    for start, end in pairwise([*offsets, len(data)]):
-        word = data[start:end].decode().strip()
+    # DuckDB names the beginning of each token: it ends where the next one begins. A
+    # doubled quote inside of quotes is one.
+    for begin, end in pairwise([*offsets, len(statement_bytes)]):
+        word = statement_bytes[begin:end].decode().strip()
         is_quoted = len(word) > 1 and word[0] in "\"'" and word[0] == word[-1]
         if is_quoted:
             word = word[1:-1].replace(word[0] * 2, word[0])
@@ -331,6 +340,7 @@ def _check_reads_only(statement: str) -> None:
             number = f"{len(statements)}: run them one at a time"
         raise ConfigError(f"expected one SQL statement, got {number}")
     kind = statements[0].type
+    # `explain` is as harmless as the statement behind it.
     if kind == duckdb.StatementType.EXPLAIN:
         _check_reads_only(_EXPLAIN.sub("", statement, count=1))
     elif kind != duckdb.StatementType.SELECT:
@@ -360,8 +370,9 @@ def _add_decode(connection: Any, catalog: Catalog, manifests: Manifests) -> None
 def _explained(
     error: duckdb.Error, statement: str, relation_of: dict[str, Relation]
 ) -> Exception:
-    """Return an error with DuckDB's message, and a hint if a name lacks its quotes
-    or does not exist.
+    """Return an error with DuckDB's message and a hint.
+
+    The hint is for a name that lacks its quotes, or that does not exist.
     """
     message = str(error).strip().replace("\n\n", "\n")
     if isinstance(error, duckdb.OutOfMemoryException):
@@ -385,14 +396,15 @@ def _explained(
         return ConfigError(message)
 
     # 2. A name that does not exist. DuckDB suggests its own system tables.
-    missing = re.search(r"Table with name (\S+) does not exist!", message)
-    if missing:
-        similar = difflib.get_close_matches(missing[1].lower(), relation_of, n=3)
+    missing_name = re.search(r"Table with name (\S+) does not exist!", message)
+    if missing_name:
+        table_name = missing_name[1]
+        similar_names = difflib.get_close_matches(table_name.lower(), relation_of, n=3)
         suggestion = "."
-        if similar:
-            suggestion = f"; did you mean {' or '.join(similar)}?"
+        if similar_names:
+            suggestion = f"; did you mean {' or '.join(similar_names)}?"
         message = (
-            f"there is no table or view {missing[1]!r}{suggestion} `tokenlake sql` without a statement lists all of "
+            f"there is no table or view {table_name!r}{suggestion} `tokenlake sql` without a statement lists all of "
             "them."
         )
     return ConfigError(message)

@@ -1,5 +1,4 @@
-"""The contents of a store for its pages: versions and builds with their states,
-exports, and signed statements.
+"""The contents of a store for its pages: versions, builds, exports and statements.
 
 Damage does not stop the reading. A version that cannot be read has a state that says
 so, and anything else that cannot be read is a sentence in
@@ -26,6 +25,7 @@ from tokenlake.etl.reports.store_pages import (
     StatementSummary,
     StoreContents,
     VersionName,
+    VersionState,
     VersionSummary,
 )
 from tokenlake.runtime.proof.statement import read_statement
@@ -33,6 +33,7 @@ from tokenlake.runtime.store.address import open_read_store
 from tokenlake.runtime.store.base import ReadStore
 from tokenlake.runtime.store.catalog import Catalog
 from tokenlake.runtime.store.claims import VersionInfo
+from tokenlake.runtime.store.damage import require_sizes
 from tokenlake.runtime.store.layout import RUNS, Layout
 from tokenlake.runtime.store.ledger import InputFileEntry
 from tokenlake.runtime.store.local import LocalStore
@@ -44,11 +45,9 @@ OnProgress: TypeAlias = Callable[[str, int, int], object]
 all parts.
 """
 
-_REMOTE_THREADS: Final = 16
-"""Number of threads that wait for a bucket."""
-
-_MOST_STATEMENT_BYTES: Final = 1 << 30
-_EXPORT_MANIFEST: Final = f"{FOLDER}/{MANIFEST}"
+_REMOTE_THREADS: Final = 16  # that wait for a bucket
+_MOST_STATEMENT_BYTES: Final = 1 << 30  # of a file that is read as a statement
+_EXPORT_MANIFEST: Final = f"{FOLDER}/{MANIFEST}"  # below the folder of an export
 
 
 def read_contents(
@@ -56,8 +55,7 @@ def read_contents(
     include: Sequence[str | os.PathLike[str]],
     on_progress: OnProgress,
 ) -> StoreContents:
-    """Read the manifests of all versions, the states of all builds, and the exports
-    below the store.
+    """Read the manifests of all versions, and everything that was made from them.
 
     Args:
         catalog: Catalog of the store.
@@ -76,24 +74,30 @@ def read_contents(
             f"{store.url}: a web server does not list its files, and the pages of a store need a list of its versions; "
             "expected a folder or a bucket. `tokenlake report NAME` writes the report of one version."
         )
+    # 1. All versions and builds, and the tags that name them.
     problems: list[str] = []
     pending: list[tuple[str, VersionInfo]] = []
     tags: dict[VersionName, list[str]] = {}
     for dataset in catalog.datasets():
-        pending += [(dataset, info) for info in catalog.versions(dataset)]
+        for info in catalog.versions(dataset):
+            pending.append((dataset, info))
         _read_tags(catalog, dataset, tags, problems)
+
+    # 2. A summary of each. In a folder reading is computation, in a bucket waiting.
+    def read_summary(entry: tuple[str, VersionInfo]) -> VersionSummary:
+        dataset, info = entry
+        return _summary(catalog, dataset, info, tags)
 
     versions: list[VersionSummary] = []
     threads = _REMOTE_THREADS
     if isinstance(store, LocalStore):
         threads = 1
-    summaries = in_order(
-        lambda entry: _summary(catalog, entry[0], entry[1], tags), pending, threads
-    )
+    summaries = in_order(read_summary, pending, threads)
     for summary in summaries:
         versions.append(summary)
         on_progress("reading manifests", len(versions), len(pending))
 
+    # 3. Exports in the store's own folder, and those that the caller names.
     exports = _stored_exports(store, problems)
     statements: list[StatementSummary] = []
     for place in include:
@@ -120,8 +124,9 @@ def _read_tags(
     tags: dict[VersionName, list[str]],
     problems: list[str],
 ) -> None:
-    """Add the tags of a dataset to those of its versions; damaged ones are a
-    problem.
+    """Add the tags of a dataset to those of its versions.
+
+    Damaged tags are a problem.
     """
     try:
         for tag in catalog.tags(dataset):
@@ -140,6 +145,7 @@ def _summary(
     name = VersionName(dataset, info.version)
     layout = Layout(dataset, info.version)
     version_tags = tuple(sorted(tags.get(name, [])))
+    # A build has no manifest: its state follows from the records of its runs.
     if not info.committed:
         build = unfinished(catalog.store, layout)
         changed: float | None = None
@@ -152,6 +158,7 @@ def _summary(
             units=build.units,
             error=build.error or "",
         )
+    # A damaged manifest is shown, and does not stop the reading of the others.
     try:
         manifest = catalog.manifest(dataset, info.version)
     except (IntegrityError, NotFoundError) as error:
@@ -165,9 +172,17 @@ def _summary(
     # The end of the last run, by the storage's clock.
     run_files = catalog.store.list(layout.key(RUNS))
     changes = [file.modified for file in run_files if file.modified is not None]
+    state: VersionState = "committed"
+    problem = ""
+    try:
+        require_sizes(catalog.store, manifest)
+    except IntegrityError as error:
+        state = "damaged"
+        problem = str(error)
     return VersionSummary(
         name=name,
-        state="committed",
+        state=state,
+        error=problem,
         kind=kind,
         sha256=manifest.sha256,
         totals=manifest.totals,
@@ -179,8 +194,9 @@ def _summary(
 
 
 def _input_sets(manifest: Manifest) -> tuple[InputSet, ...]:
-    """Return the input files of each source; a version that was made from others has
-    their inputs, not its own.
+    """Return the input files of each source.
+
+    A version that was made from others has their inputs, and none of its own.
     """
     if manifest.parents:
         return ()
@@ -197,10 +213,12 @@ def _input_sets(manifest: Manifest) -> tuple[InputSet, ...]:
 def _digest(entries: Iterable[InputFileEntry]) -> str:
     """Return a hash of the paths, sizes and tokens of files, in any order."""
     digest = hashlib.sha256()
-    for text in sorted(
-        f"{entry.path}\0{entry.size}\0{entry.token}\0" for entry in entries
-    ):
-        digest.update(text.encode("utf-8", "surrogatepass"))
+    # Sorted, so that the order of a listing has no effect. Paths may hold bytes that
+    # are no text, which Python keeps as surrogates.
+    digest = hashlib.sha256()
+    file_texts = [f"{entry.path}\0{entry.size}\0{entry.token}\0" for entry in entries]
+    for file_text in sorted(file_texts):
+        digest.update(file_text.encode("utf-8", "surrogatepass"))
     return digest.hexdigest()
 
 
@@ -208,16 +226,17 @@ def _digest(entries: Iterable[InputFileEntry]) -> str:
 
 
 def _stored_exports(store: ReadStore, problems: list[str]) -> list[ExportSummary]:
-    """Return the exports in the store's own folder; those that cannot be read are a
-    problem.
+    """Return the exports in the store's own folder.
+
+    Those that cannot be read are a problem.
     """
     exports: list[ExportSummary] = []
     for dataset in store.list_dirs(EXPORTS):
         for version in store.list_dirs(f"{EXPORTS}/{dataset}"):
             folder = f"{EXPORTS}/{dataset}/{version}"
             try:
-                data = store.read(f"{folder}/{_EXPORT_MANIFEST}")
-                exports.append(_export(folder, data))
+                manifest_bytes = store.read(f"{folder}/{_EXPORT_MANIFEST}")
+                exports.append(_export(folder, manifest_bytes))
             except NotFoundError:
                 continue  # an export that was interrupted, or another folder
             except (IntegrityError, ConfigError) as error:
@@ -251,18 +270,19 @@ def _read_derived(place: str) -> ExportSummary | StatementSummary:
         ConfigError: The place is neither.
         IntegrityError: It is damaged.
     """
+    # A file is a statement; a folder or a URL is an export.
     path = Path(place).expanduser()
     if "://" not in place and path.is_file():
         return _statement(place, path)
     try:
-        data = open_read_store(place).read(_EXPORT_MANIFEST)
+        manifest_bytes = open_read_store(place).read(_EXPORT_MANIFEST)
     except (NotFoundError, StoreError) as error:
         raise ConfigError(
             f"include: {place!r} is neither the folder of an export nor the file of a statement ({error}); expected a "
             "folder that `tokenlake export` wrote, or a file that `tokenlake prove` wrote",
             got=place,
         ) from error
-    return _export(place, data)
+    return _export(place, manifest_bytes)
 
 
 def _statement(place: str, path: Path) -> StatementSummary:
@@ -275,14 +295,15 @@ def _statement(place: str, path: Path) -> StatementSummary:
         raise IntegrityError(
             f"{place}: it is too large for a statement (more than 1 GiB)", file=place
         )
-    data = path.read_bytes()
+    statement_bytes = path.read_bytes()
+    # The key is that of the file itself: the signature proves only that nothing was
+    # changed since. Any error means that the file has another form.
     try:
-        stated: dict[str, Any] = json.loads(data)
+        stated: dict[str, Any] = json.loads(statement_bytes)
         key = bytes.fromhex(stated["public_key"])
-        statement = read_statement(data, key)
-        sha256s = tuple(
-            dict.fromkeys(claim["manifest"] for claim in statement["datasets"].values())
-        )
+        statement = read_statement(statement_bytes, key)
+        claims = statement["datasets"].values()
+        sha256s = tuple(dict.fromkeys(claim["manifest"] for claim in claims))
         first_step, end_step = statement["steps"]
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise IntegrityError(

@@ -13,12 +13,13 @@ network.
 ``.tokenlake-pages.json``               identity of every page that is there
 ======================================  ==============================================================================
 
-A version does not change, so that its pages are written once. They are written again if
-their identity is another one: the seals of the manifests that they show, the release of
-Tokenlake, the style sheets and scripts, and the number of sampled rows. Every file is
-written beside its place and then renamed, and the record of new identities is written
-last: an interrupted call leaves whole pages, and the next call writes those that are
-missing.
+A version does not change, so that its pages are written once. Every call compares the
+sizes of its files with the manifest, and shows a file that is missing or has
+another size. Pages are written again if their identity is another one: the seals of the
+manifests that they show, the release of Tokenlake, the style sheets and scripts, and
+the number of sampled rows. Every file is written beside its place and then renamed, and
+the record of new identities is written last: an interrupted call leaves whole pages,
+and the next call writes those that are missing.
 """
 
 from __future__ import annotations
@@ -74,13 +75,10 @@ DEFAULT_OUTPUT: Final = "store-report"
 SAMPLE_ROWS: Final = 64
 """Default number of decoded rows of a version."""
 
-_REMOTE_PAGES: Final = 4
-"""Number of versions of a bucket whose pages are made at a time."""
+_REMOTE_PAGES: Final = 4  # versions of a bucket whose pages are made at a time
 
+# Tokenizers that are kept in memory; versions of a store often have the same one.
 _MOST_DECODERS: Final = 4
-"""Number of tokenizers that are kept in memory; versions of a store often have the
-same one.
-"""
 
 
 @final
@@ -121,11 +119,11 @@ def report_store(
     storage_options: Mapping[str, Any] | None = None,
     on_progress: OnProgress | None = None,
 ) -> StoreReport:
-    """Write the pages of a store: an index, the lineage as a graph, and a report and a
-    browser of rows per version.
+    """Write the pages of a store: index, lineage, and a report and rows per version.
 
     A folder that holds pages already is brought up to date: only pages of versions that
-    changed are written.
+    changed are written. The sizes of all files are compared with the manifests
+    each time, so that a version with a missing or cut file is shown as damaged.
 
     Args:
         store: Path or URL of the store; it must be able to list its objects.
@@ -160,6 +158,7 @@ def report_store(
             f"sample_rows: got {sample_rows}; expected a number of rows, 0 or more"
         )
     report_progress = on_progress or _ignore_progress
+    # Everything is checked before anything is written: the folder, and the store.
     catalog = Catalog(open_read_store(store, storage_options=storage_options))
     folder = Path(output).expanduser()
     require_outside_stores(folder, "output")
@@ -188,9 +187,11 @@ def _write_pages(
     sample_rows: int,
     on_progress: OnProgress,
 ) -> StoreReport:
-    """Write all pages that are not up to date, remove those of versions that are
-    gone, and write the record.
+    """Write all pages that are not up to date, and remove those of missing versions.
+
+    The record of the pages is written last.
     """
+    # 1. Pages of versions.
     previous = _previous_versions(contents)
     identities = _identities(contents, previous, sample_rows)
     pending = _outdated_versions(folder, contents, identities, old_identities)
@@ -201,30 +202,35 @@ def _write_pages(
             # Written again by the next call, when the damage may be repaired.
             identities[version.name] = ""
 
-    # The pages of the whole store, after those that they link to.
+    # 2. The pages of the whole store, after those that they link to.
     write_page(folder, LINEAGE, render_lineage(contents))
-    write_page(
-        folder, INDEX, render_index(contents, time.time(), f"tokenlake {__version__}")
-    )
+    produced_by = f"tokenlake {__version__}"
+    write_page(folder, INDEX, render_index(contents, time.time(), produced_by))
+    # 3. Pages of versions that are gone, and the record.
     removed_names = [name for name in old_identities if name not in identities]
     for name in removed_names:
         remove_pages(folder, name)
     write_record(folder, contents.url, identities)
     remove_leftovers(folder)
+    unfinished = 0
+    damaged = 0
+    for version in contents.versions:
+        if version.is_unfinished:
+            unfinished += 1
+        if version.is_damaged:
+            damaged += 1
     return StoreReport(
         index=folder / INDEX,
         versions=len(identities),
         written=len(pending),
         removed=len(removed_names),
-        unfinished=len(
-            [version for version in contents.versions if version.is_unfinished]
-        ),
-        damaged=len([version for version in contents.versions if version.is_damaged]),
+        unfinished=unfinished,
+        damaged=damaged,
     )
 
 
 def _ignore_progress(phase: str, done: int, total: int) -> None:
-    """Do nothing: nobody asked for the progress."""
+    """Do nothing: the caller wants no progress."""
 
 
 def _outdated_versions(
@@ -233,18 +239,20 @@ def _outdated_versions(
     identities: Identities,
     old_identities: Identities,
 ) -> list[VersionSummary]:
-    """Return the versions that have no pages in the folder, or pages of another
-    identity.
+    """Return the versions without pages of their identity, and those with damage.
+
+    Damage that the sizes of files show is judged anew each time.
     """
     outdated: list[VersionSummary] = []
     for version in contents.versions:
         name = version.name
         if name not in identities:
             continue
-        has_pages = (folder / version_page(name)).is_file() and (
-            folder / rows_page(name)
-        ).is_file()
-        if not has_pages or old_identities.get(name) != identities[name]:
+        has_report = (folder / version_page(name)).is_file()
+        has_rows = (folder / rows_page(name)).is_file()
+        is_clean = version.state == "committed"
+        is_current = is_clean and old_identities.get(name) == identities[name]
+        if not has_report or not has_rows or not is_current:
             outdated.append(version)
     return outdated
 
@@ -255,19 +263,16 @@ def _write_versions(
     pending: Sequence[VersionSummary],
     on_progress: OnProgress,
 ) -> StoreContents:
-    """Write the pages of versions, and return the contents with the damage that was
-    met.
-    """
+    """Write the pages of versions, and return the contents with damage of their data."""
     threads = _REMOTE_PAGES
     if isinstance(writer.catalog.store, LocalStore):
         threads = 1  # the work is computation, not waiting
-    summaries = {version.name: version for version in contents.versions}
-    for number, version in enumerate(
-        in_order(writer.write_version, pending, threads), start=1
-    ):
-        summaries[version.name] = version
-        on_progress("writing pages", number, len(pending))
-    return replace(contents, versions=tuple(summaries.values()))
+    summary_by_name = {version.name: version for version in contents.versions}
+    written_versions = in_order(writer.write_version, pending, threads)
+    for written_count, version in enumerate(written_versions, start=1):
+        summary_by_name[version.name] = version
+        on_progress("writing pages", written_count, len(pending))
+    return replace(contents, versions=tuple(summary_by_name.values()))
 
 
 # -- Pages of a version
@@ -293,11 +298,10 @@ class _PageWriter:
     decoders: dict[str, Decoder] = field(default_factory=dict[str, Decoder])
 
     def write_version(self, version: VersionSummary) -> VersionSummary:
-        """Write the pages of a version, and return its summary; the state is
-        ``damaged`` if they lack some of its data.
+        """Write the pages of a version, and return its summary.
 
-        A version with damaged data has pages too: the sections that need its manifest
-        alone.
+        The state is ``damaged`` if they lack some of its data. A version with damaged
+        data has pages, too: the sections that need its manifest alone.
         """
         name = version.name
         try:
@@ -306,17 +310,23 @@ class _PageWriter:
         except (IntegrityError, NotFoundError) as error:
             return replace(version, state="unreadable", error=str(error), totals=None)
         previous = self._previous_manifest(name)
-        problem = ""
-        try:
-            page = render_version(self.catalog, manifest, previous)
-        except IntegrityError as error:
-            problem = str(error)
+        # The report, without data if it is damaged; then the rows, which are other
+        # files.
+        problem = version.error
+        page = ""
+        if not problem:
+            try:
+                page = render_version(self.catalog, manifest, previous)
+            except IntegrityError as error:
+                problem = str(error)
+        if problem:
             page = render_version(self.catalog, manifest, previous, problem=problem)
         try:
             rows = self._rows_page(name, manifest)
         except IntegrityError as error:
             problem = problem or str(error)
             rows = render_rows(name, [], manifest.totals.rows, str(error))
+        # Nothing is written before both pages are whole.
         write_page(self.folder, version_page(name), page)
         write_page(self.folder, rows_page(name), rows)
         if problem:
@@ -324,8 +334,9 @@ class _PageWriter:
         return version
 
     def _previous_manifest(self, name: VersionName) -> Manifest | None:
-        """Return the manifest of the committed version before a version; None if
-        there is none that can be read.
+        """Return the manifest of the committed version before a version.
+
+        It is None if there is none that can be read.
         """
         previous = self.previous.get(name)
         if previous is None:
@@ -344,6 +355,7 @@ class _PageWriter:
         total_rows = manifest.totals.rows
         if self.sample_rows == 0:
             return render_rows(name, [], total_rows, "No rows were sampled.")
+        # Decoders of many tokenizers would fill the memory.
         if len(self.decoders) > _MOST_DECODERS:
             self.decoders.clear()
         store = self.catalog.store
@@ -352,19 +364,17 @@ class _PageWriter:
         except NotFoundError as error:
             return render_rows(name, [], total_rows, str(error))
         names = mixed_as(self.catalog, manifest)
-        return render_rows(
-            name,
-            decode_sample(store, manifest, decoders, names, self.sample_rows),
-            total_rows,
-        )
+        rows = decode_sample(store, manifest, decoders, names, self.sample_rows)
+        return render_rows(name, rows, total_rows)
 
 
 # -- Identities
 
 
 def _previous_versions(contents: StoreContents) -> dict[VersionName, VersionSummary]:
-    """Return the version before each version: the next older one of its dataset that
-    has a readable manifest.
+    """Return the version before each version.
+
+    It is the next older one of its dataset that has a readable manifest.
     """
     previous: dict[VersionName, VersionSummary] = {}
     newest: dict[str, VersionSummary] = {}
@@ -382,9 +392,11 @@ def _identities(
     previous: Mapping[VersionName, VersionSummary],
     sample_rows: int,
 ) -> Identities:
-    """Return the identity of the pages of each version: a hash over everything that
-    they depend on.
+    """Return the identity of the pages of each version.
+
+    It is a hash over everything that they depend on.
     """
+    # The same for all versions: release, style sheets, scripts and number of rows.
     common = {
         "release": __version__,
         "assets": _assets_digest(),
@@ -395,6 +407,8 @@ def _identities(
     for version in contents.versions:
         if not version.has_page:
             continue
+        # Of each version: its own manifest, and those of other versions that its page
+        # shows.
         previous_seal = ""
         if version.name in previous:
             previous_seal = previous[version.name].sha256
@@ -420,8 +434,9 @@ def _assets_digest() -> str:
 def _ancestor_seals(
     version: VersionSummary, by_name: Mapping[VersionName, VersionSummary]
 ) -> list[str]:
-    """Return ``code@v1 SEAL`` for each ancestor of a version; the seal is missing if
-    the store lacks it.
+    """Return ``code@v1 SEAL`` for each ancestor of a version.
+
+    The seal is missing if the store lacks it.
     """
     seals: dict[VersionName, str] = {}
     pending = list(version.parents)

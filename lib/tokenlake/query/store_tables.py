@@ -1,5 +1,4 @@
-"""Tables about a store that a query can name: its versions, splits, shards, inputs,
-audits and mixtures.
+"""Tables about a store that a query can name, such as its versions and audits.
 
 The rows are plain facts of manifests and ledgers, as Arrow tables.
 """
@@ -20,11 +19,14 @@ from tokenlake.runtime.store.layout import Layout
 from tokenlake.runtime.store.ledger import MIXED
 from tokenlake.runtime.store.manifest import Manifest
 
+# Types of columns.
 _TEXT: Final = pa.string()
 _COUNT: Final = pa.int64()
 _SHARE: Final = pa.float64()
 _COUNTS_BY_REASON: Final = pa.map_(pa.string(), pa.int64())
 
+# The fields of an audit are those of an empty one. Fields with counts by reason are
+# mappings.
 _ACCOUNT_FIELDS: Final = Account().to_json()
 _FIELDS_BY_REASON: Final = frozenset(
     name for name, value in _ACCOUNT_FIELDS.items() if isinstance(value, dict)
@@ -39,8 +41,10 @@ def _schema_of(columns: dict[str, pa.DataType]) -> pa.Schema:
 def _account_columns() -> dict[str, pa.DataType]:
     """Return the columns of an audit: a number, or numbers by reason."""
     columns: dict[str, pa.DataType] = {}
-    for name in _ACCOUNT_FIELDS:
-        columns[name] = _COUNTS_BY_REASON if name in _FIELDS_BY_REASON else _COUNT
+    for field_name in _ACCOUNT_FIELDS:
+        columns[field_name] = _COUNT
+        if field_name in _FIELDS_BY_REASON:
+            columns[field_name] = _COUNTS_BY_REASON
     return columns
 
 
@@ -131,11 +135,11 @@ def _version_rows(
                 "version": info.version,
                 "committed": info.committed,
             }
-            manifest = None
+            # Builds that are not committed have a row, too, without figures.
+            manifest: Manifest | None = None
             if info.committed:
-                manifest = catalog.readable_manifest(
-                    Layout(dataset, info.version), on_unreadable
-                )
+                layout = Layout(dataset, info.version)
+                manifest = catalog.readable_manifest(layout, on_unreadable)
             if manifest is not None:
                 row["kind"] = manifest.kind
                 row["seq_length"] = manifest.seq_length
@@ -154,10 +158,16 @@ def _rows_of_all_versions(
         if manifest is None:
             continue
         version = {"dataset": layout.dataset, "version": layout.version}
+        # The rows of a version come together or not at all: its ledger may be damaged
+        # in the middle.
+        version_rows: list[dict[str, Any]] = []
         try:
-            rows += [version | row for row in _rows_of(name, catalog, manifest)]
+            for row in _rows_of(name, catalog, manifest):
+                version_rows.append(version | row)
         except IntegrityError as error:
             on_unreadable(layout, error)
+            continue
+        rows += version_rows
     return rows
 
 
@@ -191,6 +201,7 @@ def _account_rows(catalog: Catalog, manifest: Manifest) -> Iterator[dict[str, An
     ledger = catalog.ledger(manifest.dataset, manifest.version, manifest=manifest)
     for unit, record in ledger.items():
         accounts = record.by_source()
+        # Rows of several sources have counts of their own, beside those of the sources.
         if record.source == MIXED:
             accounts[MIXED] = record.account.of_rows
         for source, account in accounts.items():
@@ -199,23 +210,22 @@ def _account_rows(catalog: Catalog, manifest: Manifest) -> Iterator[dict[str, An
                 "unit": unit,
                 "engine": record.engine,
             }
-            for field, value in account.to_json().items():
+            for field_name, value in account.to_json().items():
+                row[field_name] = value
                 # Arrow takes a map as a list of pairs.
-                row[field] = (
-                    list(value.items()) if field in _FIELDS_BY_REASON else value
-                )
+                if field_name in _FIELDS_BY_REASON:
+                    row[field_name] = list(value.items())
             yield row
 
 
 def _mixture_rows(manifest: Manifest) -> Iterator[dict[str, Any]]:
-    """Yield the shares of each source of a mixture; nothing for a version that is no
-    mixture.
-    """
+    """Yield the shares of each source of a mixture; nothing for other versions."""
     mixture = manifest.mixture
     if mixture is None:
         return
-    for source, mixed in mixture.sources.items():
-        facts = mixed.to_json()
-        facts["parent"] = facts.pop("dataset")
-        facts["parent_version"] = facts.pop("version")
-        yield {"source": source, "level": mixture.level} | facts
+    for source, mixed_source in mixture.sources.items():
+        row = {"source": source, "level": mixture.level, **mixed_source.to_json()}
+        # `dataset` and `version` are those of the mixture, in every table.
+        row["parent"] = row.pop("dataset")
+        row["parent_version"] = row.pop("version")
+        yield row

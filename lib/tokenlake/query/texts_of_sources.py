@@ -1,6 +1,4 @@
-"""The text that a version was made from: its own account, or those of the versions
-that it mixes or packs again.
-"""
+"""The text that a version was made from, by the audits of the versions that read it."""
 
 from __future__ import annotations
 
@@ -11,23 +9,22 @@ from tokenlake.runtime.store.manifest import Manifest
 
 
 def text_accounts(catalog: Catalog | None, manifest: Manifest) -> dict[str, Account]:
-    """Return the account of each source's text; a mixture has the accounts of its
-    readable parents.
+    """Return the audit of each source's text.
+
+    A mixture has the audits of its readable parents, because it reads tokens.
     """
     if manifest.mixture is None:
         return dict(manifest.accounts)
     accounts: dict[str, Account] = {}
-    for name, source in manifest.mixture.sources.items():
+    for source_name, source in manifest.mixture.sources.items():
         parent = parent_manifest(catalog, source.dataset, source.version)
         if parent is not None:
-            accounts[name] = _text_account(catalog, parent)
+            accounts[source_name] = _text_account(catalog, parent)
     return accounts
 
 
 def _text_account(catalog: Catalog | None, manifest: Manifest) -> Account:
-    """Return the account of a version that read text, or the sum of its nearest
-    ancestors that did.
-    """
+    """Return the audit of a version that read text, or of its nearest ancestors."""
     if manifest.account.text_bytes:
         return manifest.account
     accounts: list[Account] = []
@@ -41,8 +38,9 @@ def _text_account(catalog: Catalog | None, manifest: Manifest) -> Account:
 def parent_manifest(
     catalog: Catalog | None, dataset: str, version: int
 ) -> Manifest | None:
-    """Return the manifest of a parent; None if it was removed, not copied with its
-    child, or damaged.
+    """Return the manifest of a parent; None if it cannot be read.
+
+    It may be removed, not copied with its child, or damaged.
     """
     if catalog is None:
         return None

@@ -9,16 +9,18 @@ from pathlib import Path
 from typing import Any, Final, cast, final
 
 from tokenlake.base.threads import in_order
-from tokenlake.errors import IntegrityError, NotFoundError
-from tokenlake.runtime.reading.file_hashes import REMEDY, require_same
+from tokenlake.errors import NotFoundError
+from tokenlake.runtime.reading.file_hashes import require_same
 from tokenlake.runtime.store.base import ReadStore
+from tokenlake.runtime.store.damage import damaged_file
 from tokenlake.runtime.store.layout import Layout
 from tokenlake.runtime.store.ledger import FileEntry
 from tokenlake.runtime.store.local import LocalStore
 
 OnVerified = Callable[[int], None]
 """Function that is called with the size of each intact file, from several threads."""
-_THREADS: Final = 4
+
+_THREADS: Final = 4  # that hash or copy files
 
 
 @final
@@ -53,14 +55,12 @@ class VerifiedFiles:
         def verify(item: tuple[str, str]) -> tuple[str, Path]:
             path, expected_sha256 = item
             key = layout.key(path)
+            # A file that is listed and missing is damage, and not a wrong name.
             try:
                 local_path, entry = self._hashed(key, expected_sha256)
             except NotFoundError as error:
-                raise IntegrityError(
-                    f"{key}: the file is missing; the manifest lists it. {REMEDY}",
-                    file=key,
-                ) from error
-            require_same(key, expected_sha256, entry.sha256)
+                raise damaged_file(layout, path, "is missing", file=key) from error
+            require_same(layout, path, expected_sha256, entry.sha256)
             if self.on_verified:
                 self.on_verified(entry.bytes)
             return path, local_path
@@ -69,22 +69,22 @@ class VerifiedFiles:
         return dict(in_order(verify, list(hashes.items()), _THREADS))
 
     def _hashed(self, key: str, expected_sha256: str) -> tuple[Path, FileEntry]:
-        """Return the local path of a file, and its size and hash; a remote file is
-        copied first.
+        """Return the local path of a file, and its size and hash.
+
+        A remote file is copied first.
         """
         if isinstance(self.store, LocalStore):
             with self.store.open(key) as stream:
                 digest = hashlib.file_digest(cast("Any", stream), "sha256")
                 size = stream.tell()
-            return self.store.local_path(key), FileEntry(
-                bytes=size, sha256=digest.hexdigest()
-            )
+            entry = FileEntry(bytes=size, sha256=digest.hexdigest())
+            return self.store.local_path(key), entry
 
-        copy = self.copies / key
-        copy.parent.mkdir(parents=True, exist_ok=True)
-        entry = self.store.download(key, copy)
+        copy_path = self.copies / key
+        copy_path.parent.mkdir(parents=True, exist_ok=True)
+        entry = self.store.download(key, copy_path)
         if entry.sha256 != expected_sha256:
             # One retry: the bytes may have changed on their way.
-            copy.unlink()
-            entry = self.store.download(key, copy)
-        return copy, entry
+            copy_path.unlink()
+            entry = self.store.download(key, copy_path)
+        return copy_path, entry

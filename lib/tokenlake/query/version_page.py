@@ -1,6 +1,4 @@
-"""The page of a version among the pages of a store: its report with links, and its
-changes since the one before.
-"""
+"""The page of a version among the pages of a store: its report, links and changes."""
 
 from __future__ import annotations
 
@@ -45,12 +43,14 @@ def render_version(
         IntegrityError: A file of the version is damaged.
     """
     name = VersionName(manifest.dataset, manifest.version)
+    # With damaged data the page has the sections that need only manifests.
     sections = manifest_sections(manifest, text_accounts(catalog, manifest))
     if not problem:
         sections += data_sections(catalog, manifest, with_texts=False)
     if previous is not None:
         sections.append(("Changes", _changes(previous, manifest)))
     sections.append(("Lineage", lineage(manifest, ancestors_table(catalog, manifest))))
+    # The head: main figures, damage, and links to the other pages of the version.
     head: list[Part] = [tiles(manifest)]
     if problem:
         head.append(
@@ -74,9 +74,7 @@ def render_version(
 
 
 def _links(name: VersionName) -> Html:
-    """Return the links to the rows of the version and to its place in the lineage of
-    the store.
-    """
+    """Return the links to the rows of the version, and to its place in the lineage."""
     rows = tag("a", "Browse decoded rows", href=f"{ABOVE_VERSION}{rows_page(name)}")
     graph = tag("a", "Lineage as a graph", href=f"{ABOVE_VERSION}{lineage_place(name)}")
     return tag("p", rows, " · ", graph, class_="links")

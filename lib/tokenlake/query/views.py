@@ -1,5 +1,4 @@
-"""DuckDB views over verified shards, and tables about the store, for the names that a
-query mentions.
+"""DuckDB views and tables for the names that a query mentions.
 
 Only mentioned names are verified and created: a store may hold terabytes, and a
 question is about little. The number of rows of each shard is in the manifest, so a
@@ -28,6 +27,7 @@ from tokenlake.runtime.store.catalog import Catalog, OnUnreadable
 from tokenlake.runtime.store.layout import QUARANTINE, Layout
 from tokenlake.runtime.store.manifest import Manifest
 
+# Columns of the table `documents`, which a store without committed versions has, too.
 _NO_DOCUMENTS: Final = pa.schema(
     [
         ("dataset", pa.string()),
@@ -45,7 +45,8 @@ _NO_DOCUMENTS: Final = pa.schema(
         ("file", pa.int64()),
     ]
 ).empty_table()
-"""The table `documents` of a store without committed versions."""
+
+# Columns of the table with the input files of a version.
 _INPUTS: Final = pa.schema(
     [
         ("file", pa.int64()),
@@ -72,8 +73,9 @@ def create_views(
     files: VerifiedFiles | Path,
     on_unreadable: OnUnreadable,
 ) -> list[str]:
-    """Create the mentioned relations and those that they use; return the files that
-    DuckDB may read.
+    """Create the mentioned relations, and those that they use.
+
+    Returns the paths of the files that DuckDB may read.
 
     Args:
         connection: DuckDB connection.
@@ -93,23 +95,21 @@ def create_views(
     for relation in mentioned:
         if relation.kind != "table":
             views.add_version(relation)
-        elif relation.name != "documents":
-            views.add_table(
-                relation.name, build_table(catalog, relation.name, on_unreadable)
-            )
-        else:
+        elif relation.name == "documents":
             _add_all_documents(views, relation_of, on_unreadable)
+        else:
+            table = build_table(catalog, relation.name, on_unreadable)
+            views.add_table(relation.name, table)
     return views.readable
 
 
 def _add_all_documents(
     views: _Views, relation_of: dict[str, Relation], on_unreadable: OnUnreadable
 ) -> None:
-    """Create the view `documents`: the provenance of the newest version of every
-    dataset.
-    """
+    """Create the view `documents`, over the newest version of every dataset."""
     selects: list[str] = []
     for relation in list(relation_of.values()):
+        # A name without a version stands for the newest one.
         is_newest = "@" not in relation.name
         if relation.kind != "documents" or not is_newest:
             continue
@@ -181,9 +181,7 @@ class _Views:
             self.add_view(relation.name, f"select * from {quoted(full_name)}")
 
     def _add_rows(self, name: str, manifest: Manifest) -> None:
-        """Create the view of a version's rows, with the split, the shard and the
-        row's index in it.
-        """
+        """Create the view of a version's rows, with their split, shard and row index."""
         if name in self._created:
             return
         if not manifest.files:
@@ -195,16 +193,16 @@ class _Views:
         hashes = {shard.path: shard.sha256 for shard in manifest.files}
         paths = self._files.paths(layout, hashes)
 
-        # DuckDB names the file of each row; a small table says which shard and split it
-        # is.
-        files: list[dict[str, str]] = []
+        # DuckDB names the file of each row; a small table has the shard and the split
+        # of each file.
+        file_rows: list[dict[str, str]] = []
         for shard in manifest.files:
             local_path = str(paths[shard.path])
-            files.append(
+            file_rows.append(
                 {"filename": local_path, "shard": shard.path, "split": shard.split}
             )
         files_name = f"{name}/files"
-        self.add_table(files_name, pa.Table.from_pylist(files))
+        self.add_table(files_name, pa.Table.from_pylist(file_rows))
         rows = self._read_parquet([str(path) for path in paths.values()])
         self.add_view(
             name,
@@ -220,41 +218,47 @@ class _Views:
         Its columns have the types that DuckDB gives the columns of a file. Their values
         raise an error.
         """
+        # 1. Columns and their types in DuckDB, by a file without rows. Fields that were
+        #    kept have types that only the files know.
         schema = stored_schema(manifest)
         columns_of_files: set[str] = set()
         for shard in manifest.files:
             columns_of_files.update(shard.logical)
         if set(schema.names) != columns_of_files:
             raise FilesNeededError("only the files know the types of some columns")
-        empty = folder / "empty.parquet"
-        pq.write_table(schema.empty_table(), empty)
+        empty_path = folder / "empty.parquet"
+        pq.write_table(schema.empty_table(), empty_path)
         described = self._connection.execute(
-            f"describe from read_parquet({literal(str(empty))})"
+            f"describe from read_parquet({literal(str(empty_path))})"
         )
 
-        # The error names the shard, so that DuckDB cannot take it for a constant and
-        # evaluate it beforehand.
+        # 2. An expression for each column. The error names the shard, so that DuckDB
+        #    cannot take it for a constant and evaluate it beforehand.
         missing = "error('no file of ' || shard || ' was read')"
         columns = "split, shard, row"
         for column, type_name, *_ in described.fetchall():
             columns += f", {missing}::{type_name} as {quoted(column)}"
 
-        counts = {
-            "split": [shard.split for shard in manifest.files],
-            "shard": [shard.path for shard in manifest.files],
-            "rows": [shard.rows for shard in manifest.files],
-        }
+        # 3. The rows themselves: as many for each shard as the manifest says.
+        splits: list[str] = []
+        shards: list[str] = []
+        row_counts: list[int] = []
+        for shard in manifest.files:
+            splits.append(shard.split)
+            shards.append(shard.path)
+            row_counts.append(shard.rows)
+        counts = {"split": splits, "shard": shards, "rows": row_counts}
         counts_name = f"{name}/counts"
         self.add_table(counts_name, pa.table(counts))
         rows = f"select split, shard, unnest(range(rows)) as row from {quoted(counts_name)}"
         self.add_view(name, f"select {columns} from ({rows})")
 
     def _add_documents(self, name: str, manifest: Manifest) -> None:
-        """Create the view of a version's provenance: one row for each piece of a
-        document.
-        """
+        """Create the view of a version's provenance, with a row for each piece."""
         rows_name = name.removesuffix("/documents")
         self._add_rows(rows_name, manifest)
+        # Pieces name their input file by its id; a small table has its source and path.
+        # A file that is missing there keeps its pieces, without a name.
         position_kinds = position_kinds_of(manifest)
         inputs: list[dict[str, Any]] = []
         for entry in manifest.inputs:
@@ -290,17 +294,16 @@ class _Views:
         self.add_view(name, f"select * exclude (filename) from {records}")
 
     def _read_parquet(self, paths: list[str]) -> str:
-        """Return the SQL that reads Parquet files, and note that DuckDB may read
-        them.
-        """
+        """Return the SQL that reads Parquet files, and allow DuckDB to read them."""
         self.readable += paths
         listed = ", ".join(literal(path) for path in paths)
         return f"read_parquet([{listed}], filename = true, file_row_number = true, hive_partitioning = false)"
 
 
 def _pieces_select(manifest: Manifest) -> str:
-    """Return the select list for pieces of documents: their row, the document `d`
-    and the number of tokens.
+    """Return the select list for pieces of documents.
+
+    These are their row, the document `d` and the number of tokens.
     """
     if manifest.kind == "packed":
         return (
@@ -311,9 +314,8 @@ def _pieces_select(manifest: Manifest) -> str:
     weights = {"input_ids": 1}
     if manifest.preference is not None:
         weights = id_weights(*manifest.preference)
-    length = " + ".join(
-        f"{weight} * len({column})" for column, weight in weights.items()
-    )
+    terms = [f"{weight} * len({column})" for column, weight in weights.items()]
+    length = " + ".join(terms)
     return (
         "select split, shard, row, 1::bigint as segment, "
         f"{{file: file, position: position, start: 0::integer}} as d, {length} as length"

@@ -1,5 +1,4 @@
-"""The row-by-row API of the seeds and the fluent pipeline: faces over the stages that
-builds are made of.
+"""The row-by-row API and the fluent pipeline, over the stages that builds consist of.
 
 A source of rows is like a shelf of books with numbered pages: ``shard_names`` are the
 titles, ``open_shard`` reads a book from its first page and ``open_shard_at_row`` from
@@ -7,20 +6,20 @@ any other, and a page keeps its number whatever is torn out (filters, predicates
 records). Rows are batches of the readers iterated; opening at a row is the readers'
 seek.
 
-- `source`: the contract of a source, the base of all sources here, and the sources that
-  its methods make of it
-- `shards`: what is known of a shard, the rows of several ahead of time, where a reader
-  of them stands, how many were drawn, and the errors of all sources
+- `source`: contract of a source, base of all sources here, and the sources that its
+  methods return
+- `shards`: properties of a shard, rows of several shards ahead of time, the position of
+  a reader, the number of rows drawn, and the errors of all sources
 - `files`, `file_rows`: sources whose shards are files, and the rows of one file from
   any row on
 - `combine`, `mixed`: rows in memory; joined, cut, batched and packed sources; mixtures
   by weights
 - `tokenized`: rows to tokens by the renderer, encoder and length policy of a build
 - `batches`, `loader`: rows to batches of arrays in an order that can be resumed, and
-  their delivery; data that is awaited by index; where a loop of one's own stands
+  their delivery; data that is awaited by index
 - `save`: writers; `tokenize_and_save` and `pretokenize`
-- `stage`, `pipeline`: what a stage is and the tokens that it keeps between runs; the
-  six stages, and the fluent :class:`Pipeline`
+- `stage`, `pipeline`: contract of a stage and the tokens that it keeps between runs;
+  the six stages, and the fluent :class:`Pipeline`
 - `legacy`: the older interface, a mixture described by one object
 """
 

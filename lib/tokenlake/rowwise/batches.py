@@ -1,5 +1,6 @@
-"""Batches of arrays from rows, in a reproducible order that can be resumed after any
-batch.
+"""Batches of arrays from rows, in a reproducible order that can be resumed.
+
+It can be resumed after any batch.
 
 - `Filling`, `batch_of`: padding, and the types of a batch's arrays
 - `RowLoader`, `RowDelivery`: epochs of a source, prepared ahead by threads, and their
@@ -33,17 +34,18 @@ from tokenlake.runtime.mixing.random import key_of, shuffled_by_buffer
 
 Array = npt.NDArray[Any]
 Arrays = dict[str, Any]
-"""Field to an array of a batch's values, or to a list where they make no array."""
+"""Array of each field of a batch; a list for values that do not form an array."""
 
-_FORMAT: Final = 1
+_FORMAT: Final = 1  # of states
 _NO_STATE: Final = "not a state of a loader of rows"
 _MAX_COUNT: Final = 1 << 50  # largest number of rows or epochs in a state
 _FILLED_WITH: Final = {
     **dict.fromkeys(("attention_mask", "segment_ids", "position_ids", "loss_mask"), 0),
     "labels": -100,
 }
-"""Last part of a field's name to its padding value; ``input_ids`` are padded with
-the padding token.
+"""Padding value by the last part of a field's name.
+
+``input_ids`` are padded with the padding token.
 """
 
 
@@ -66,7 +68,7 @@ class Filling:
     multiple: int = 1
 
     def width_of(self, longest: int) -> int:
-        """Return the width of a batch whose longest row has so many values."""
+        """Return the width of a batch whose longest row has `longest` values."""
         return -(-max(longest, self.width) // self.multiple) * self.multiple
 
 
@@ -87,6 +89,7 @@ def batch_of(rows: Sequence[Row], filling: Filling | None = None) -> Arrays:
         ConfigError: Rows have different lengths and there is no `filling`.
         BadRecordError: Rows have different fields.
     """
+    # A field that only some rows have could be neither an array nor a list.
     names = list(rows[0])
     for row in rows:
         if row.keys() != rows[0].keys():
@@ -98,15 +101,13 @@ def batch_of(rows: Sequence[Row], filling: Filling | None = None) -> Arrays:
                 fields=fields,
             )
 
+    # One column for each field, and a mask if rows may be padded.
     batch: Arrays = {}
-    for name in names:
-        values = [row[name] for row in rows]
-        batch[name] = _column(name, values, filling)
-        if (
-            name == "input_ids"
-            and filling is not None
-            and "attention_mask" not in names
-        ):
+    for field_name in names:
+        values = [row[field_name] for row in rows]
+        batch[field_name] = _column(field_name, values, filling)
+        has_mask = "attention_mask" in names
+        if field_name == "input_ids" and filling is not None and not has_mask:
             ones = [np.ones(len(ids), np.int32) for ids in values]
             batch["attention_mask"] = _filled(ones, 0, filling)
     return batch
@@ -119,16 +120,15 @@ def _column(name: str, values: list[Any], filling: Filling | None) -> Any:
         if name == kind or name.endswith(f"_{kind}"):
             return _token_column(name, kind, values, filling)
 
-    if all(
-        isinstance(value, bool | int | float | np.number | np.bool_) for value in values
-    ):
+    # Numbers, and arrays of one shape. Integers beyond 64 bits stay a list.
+    number_types = bool | int | float | np.number | np.bool_
+    if all(isinstance(value, number_types) for value in values):
         array = np.array(values)
         return array if array.dtype != object else values
-    if (
-        all(isinstance(value, np.ndarray) for value in values)
-        and len({value.shape for value in values}) == 1
-    ):
-        return np.stack(values)
+    if all(isinstance(value, np.ndarray) for value in values):
+        shapes = {value.shape for value in values}
+        if len(shapes) == 1:
+            return np.stack(values)
     return values
 
 
@@ -146,6 +146,7 @@ def _token_column(
             error.
     """
     list_type = np.bool_ if kind == "loss_mask" else np.int32
+    # Lists become arrays of the type of the field.
     rows: list[Array] = []
     for value in values:
         if isinstance(value, np.ndarray):
@@ -159,7 +160,9 @@ def _token_column(
         rows.append(array)
 
     # Rows that already have the width of the batch need no padding.
-    width = len(rows[0]) if filling is None else filling.width_of(len(rows[0]))
+    width = len(rows[0])
+    if filling is not None:
+        width = filling.width_of(width)
     if all(len(row) == width for row in rows):
         return np.stack(rows)
     if filling is None:
@@ -167,11 +170,14 @@ def _token_column(
             f"{name!r}: the rows of a batch have different lengths; pack them, pad them "
             "(TokenizerConfig(padding=...)), or give the loader a pad_token_id"
         )
-    padding_value = filling.pad_id if kind == "input_ids" else _FILLED_WITH[kind]
+    padding_value = filling.pad_id
+    if kind != "input_ids":
+        padding_value = _FILLED_WITH[kind]
     return _filled(rows, padding_value, filling)
 
 
 def _not_ids(name: str, value: object) -> BadRecordError:
+    """Return the error for a value that is not a list of ids."""
     return BadRecordError(
         f"the field {name!r} holds {value!r:.80}, expected a list of ids"
     )
@@ -181,9 +187,9 @@ def _filled(rows: Sequence[Array], padding_value: int, filling: Filling) -> Arra
     """Return rows as one array, padded with a value."""
     width = filling.width_of(max(map(len, rows)))
     batch = np.full((len(rows), width), padding_value, rows[0].dtype)
-    for place, row in enumerate(rows):
-        begin = width - len(row) if filling.side == "left" else 0
-        batch[place, begin : begin + len(row)] = row
+    for row_index, row in enumerate(rows):
+        first_place = width - len(row) if filling.side == "left" else 0
+        batch[row_index, first_place : first_place + len(row)] = row
     return batch
 
 
@@ -192,8 +198,9 @@ def collate_batch(
     pad_token_id: int | None = None,
     padding_side: Literal["left", "right"] = "right",
 ) -> Arrays:
-    """Return rows as a batch; see :func:`tokenlake.rowwise.batches.batch_of` for the
-    types.
+    """Return rows as a batch.
+
+    :func:`tokenlake.rowwise.batches.batch_of` describes the types.
 
     Args:
         examples: Rows, at least one.
@@ -206,9 +213,10 @@ def collate_batch(
     """
     if not examples:
         raise ConfigError("examples: got none, expected at least one row")
-    return batch_of(
-        examples, None if pad_token_id is None else Filling(pad_token_id, padding_side)
-    )
+    filling: Filling | None = None
+    if pad_token_id is not None:
+        filling = Filling(pad_token_id, padding_side)
+    return batch_of(examples, filling)
 
 
 def batch_iterator(
@@ -227,7 +235,10 @@ def batch_iterator(
 
     def batches() -> Iterator[Arrays]:
         rows = iter(source)
-        while len(batch_rows := list(islice(rows, batch_size))) >= min_rows:
+        while True:
+            batch_rows = list(islice(rows, batch_size))
+            if len(batch_rows) < min_rows:
+                return
             yield collate_batch(batch_rows, **padding)
 
     return batches()
@@ -279,12 +290,12 @@ class RowLoader:
         self._seed = seed
         self._filling = filling
         self._place_batch = place_batch
+        # Progress of the latest iteration, and the beginning of the next one.
         self._now = RowProgress(0)
-        """Progress of the latest iteration."""
         self._next = self._now
-        """Beginning of the next iteration."""
+        # Whether the latest iteration came to the end of its epoch.
         self.ended = False
-        """Whether the latest iteration came to the end of its epoch."""
+        # Held weakly: an iteration that is forgotten ends its threads.
         self._latest: weakref.ref[RowDelivery] | None = None
 
     def deliver(
@@ -306,6 +317,7 @@ class RowLoader:
         self.ended = False
 
         # Threads collate batches ahead; one more puts them onto devices, in order.
+        # Without threads, both are done when a batch is drawn.
         uses_threads = self._load.prefetch_enabled if prefetch is None else prefetch
         batches: Iterator[_CollatedBatch] = Prefetched(
             self._batches(start),
@@ -326,6 +338,7 @@ class RowLoader:
         return delivery
 
     def _collate(self, batch: tuple[list[Row], RowProgress]) -> _CollatedBatch:
+        """Return the arrays of a batch of rows."""
         rows, progress = batch
         return _CollatedBatch(batch_of(rows, self._filling), progress, len(rows))
 
@@ -334,23 +347,29 @@ class RowLoader:
         return self._now.epoch
 
     def close(self) -> None:
-        if self._latest is not None and (delivery := self._latest()) is not None:
+        if self._latest is None:
+            return
+        delivery = self._latest()
+        if delivery is not None:
             delivery.close()
 
     def __len__(self) -> int:
-        rows, size = len(cast("Any", self._source)), self._load.batch_size
-        return rows // size if self._load.drop_last else -(-rows // size)
+        row_count = len(cast("Any", self._source))
+        batch_size = self._load.batch_size
+        if self._load.drop_last:
+            return row_count // batch_size
+        return -(-row_count // batch_size)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the progress of the delivery, and the identity of the order and the
-        source, as values of JSON.
+        """Return the progress of the delivery, as values of JSON.
+
+        The identity of the order and the source is part of it.
         """
-        epoch, rows, place = self._now.epoch, self._now.rows, list(self._now.position)
         return {
             "format": _FORMAT,
-            "epoch": epoch,
-            "rows": rows,
-            "place": place,
+            "epoch": self._now.epoch,
+            "rows": self._now.rows,
+            "place": list(self._now.position),
             **self._identity(),
         }
 
@@ -365,27 +384,33 @@ class RowLoader:
             raise ConfigError(
                 f"{_NO_STATE}: {state!r:.200}; expected the result of state_dict()"
             )
+        # Everything that decides the order must be the same here. 1 is not True.
         state = cast("dict[str, Any]", plain_integers(state))
-        problems = [
-            f"{name} is {state.get(name)!r} there and {value!r} here"
-            for name, value in self._identity().items()
-            if name in state
-            and (state[name] != value or type(state[name]) is not type(value))
-        ]
+        problems: list[str] = []
+        for name, value in self._identity().items():
+            if name not in state:
+                continue
+            stated = state[name]
+            if stated != value or type(stated) is not type(value):
+                problems.append(f"{name} is {stated!r} there and {value!r} here")
         if problems:
             raise ConfigError(
                 "the state belongs to another run: " + "; ".join(problems),
                 differs=problems,
             )
+        # The state is checked as a whole before the iteration under way ends.
         progress = self._progress_of(state)
         self._supersede("load_state_dict()")
         self._next = self._now = progress
         self._latest = None
 
     def _progress_of(self, state: Mapping[str, Any]) -> RowProgress:
-        """Return the progress that a state records; ConfigError if its numbers
-        contradict each other.
+        """Return the progress that a state records.
+
+        Raises:
+            ConfigError: A number is missing, or numbers contradict each other.
         """
+        # The keys: none is missing, and none is unknown.
         for name in ("epoch", "rows", *self._identity()):
             if name not in state:
                 raise ConfigError(f"{_NO_STATE}: {name!r} is missing")
@@ -398,16 +423,17 @@ class RowLoader:
         epoch = whole_number(f"{_NO_STATE}: epoch", state["epoch"], 0, _MAX_COUNT)
         rows = whole_number(f"{_NO_STATE}: rows", state["rows"], 0, _MAX_COUNT)
         place = state["place"]
-        if not isinstance(place, list | tuple) or len(
-            cast("Sequence[Any]", place)
-        ) != len(_BEGINNING):
+        has_all_numbers = isinstance(place, list | tuple)
+        if has_all_numbers:
+            has_all_numbers = len(cast("Sequence[Any]", place)) == len(_BEGINNING)
+        if not has_all_numbers:
             raise ConfigError(
                 f"{_NO_STATE}: place: got {place!r:.80}, must be {len(_BEGINNING)} whole numbers"
             )
-        numbers = [
-            whole_number(f"{_NO_STATE}: place", number, 0, _MAX_COUNT)
-            for number in cast("Sequence[Any]", place)
-        ]
+        # The numbers must be possible in this source and order.
+        numbers: list[int] = []
+        for number in cast("Sequence[Any]", place):
+            numbers.append(whole_number(f"{_NO_STATE}: place", number, 0, _MAX_COUNT))
         position = RowPosition(*numbers)
         # Without a shuffle buffer, the next row to read is the one behind those that
         # were delivered. In a buffer, a row that was read early may still wait.
@@ -427,8 +453,9 @@ class RowLoader:
         return RowProgress(epoch, rows, position)
 
     def _supersede(self, caller: str) -> None:
-        """End the iteration that is under way, so that asking it for more is an
-        error and not the end of an epoch.
+        """End the iteration that is under way.
+
+        Its next batch is then an error, and not the end of an epoch.
         """
         delivery = None if self._latest is None else self._latest()
         if delivery is not None:
@@ -451,8 +478,9 @@ class RowLoader:
         self._now = self._next if after is None else after
 
     def _identity(self) -> dict[str, Any]:
-        """Return the settings that decide the order, and the properties of the
-        source that need no reading.
+        """Return the settings that decide the order, and properties of the source.
+
+        The properties are those that need no reading.
         """
         identity: dict[str, Any] = {
             "seed": self._seed,
@@ -479,6 +507,8 @@ class RowLoader:
                 for position, row in _rows_from(self._source, start.position)
             )
 
+        # The last batch may be smaller. The position after its last row is part of the
+        # progress.
         batch_size = self._load.batch_size
         delivered = start.rows
         while batch := list(islice(rows, batch_size)):
@@ -494,11 +524,10 @@ class RowLoader:
     def _shuffled(
         self, start: RowProgress, size: int
     ) -> Iterator[tuple[Row, RowPosition]]:
-        """Yield rows in the order of the shuffle buffer, each with the position at
-        which reading can resume.
+        """Yield rows in the order of the shuffle buffer, each with a resume position.
 
-        That is the position of the oldest row that was read and not yet delivered, or
-        the end of the rows read.
+        It is the position of the oldest row that was read and not yet delivered, or the
+        end of the rows read.
 
         Args:
             start: Progress before the first row. All rows before ``start.position``
@@ -517,6 +546,8 @@ class RowLoader:
                 read_to = position.behind
                 yield position.ordinal, row
 
+        # None takes the place of each row that was delivered before, so that the random
+        # draws are the same.
         items: Iterator[tuple[int, Row] | None] = chain(
             repeat(None, start.position.ordinal), read_rows()
         )
@@ -539,10 +570,13 @@ def _rows_from(
     Sources in shards are opened there; any other iterable is drawn from its beginning.
     """
     if isinstance(source, ShardedDataSource):
-        # Iterating over a source is going through its shards, unless a class of a user
+        # Iterating over a source is going through its shards, unless a custom class
         # does something else.
-        kind, base = type(source), ShardedDataSource
-        if kind.__iter__ is base.__iter__ and kind.iter_shards is base.iter_shards:
+        source_class = type(source)
+        has_own_order = source_class.__iter__ is not ShardedDataSource.__iter__
+        if source_class.iter_shards is not ShardedDataSource.iter_shards:
+            has_own_order = True
+        if not has_own_order:
             yield from source.positions(start)
             return
     for ordinal, row in islice(enumerate(source), start.ordinal, None):
@@ -568,7 +602,7 @@ _ON_DEVICES: Final = 2  # batches that are put onto devices ahead
 
 @final
 class RowDelivery(Iterator[Arrays]):
-    """Batches of one iteration; records each delivered batch in the loader."""
+    """Batches of one iteration, each recorded in the loader when it is delivered."""
 
     def __init__(
         self,
@@ -585,14 +619,16 @@ class RowDelivery(Iterator[Arrays]):
         """Return the next batch.
 
         Raises:
-            ConfigError: another iteration of the loader took its place.
+            ConfigError: Another iteration of the loader took its place.
         """
         if self._superseded is not None:
             raise ConfigError(self._superseded)
         meter = self._meter
-        batch = (
-            next(self._batches, None) if meter is None else meter.timed(self._batches)
-        )
+        if meter is None:
+            batch = next(self._batches, None)
+        else:
+            batch = meter.timed(self._batches)
+        # The loader learns of the end as well, which begins the next epoch.
         if self._loader is not None:
             self._loader.delivered(self, None if batch is None else batch.progress)
         if batch is None:
@@ -612,8 +648,9 @@ class RowDelivery(Iterator[Arrays]):
         self._loader = None
 
     def supersede(self, message: str) -> None:
-        """End the threads. The next batch is a ConfigError, unless the epoch had
-        come to its end.
+        """End the threads.
+
+        The next batch is a ConfigError, unless the epoch had come to its end.
         """
         if self._loader is not None:
             self._superseded = message
@@ -630,7 +667,8 @@ class ResumeState:
     Attributes:
         shard_index: Index in ``shard_names`` of the shard of the next row.
         row_index: Number of the next row in its shard.
-        epoch, step: Counts of the loop.
+        epoch: Number of the epoch of the loop.
+        step: Number of the step of the loop.
         dataset_states: Further states by name, values of JSON.
     """
 
@@ -647,8 +685,10 @@ class ResumeState:
             object.__setattr__(self, name, whole_number(name, getattr(self, name), 0))
 
     def rows(self, source: ShardedDataSource) -> Iterator[Row]:
-        """Return the rows of a source from the next row on; ConfigError if the
-        source has no such row.
+        """Return the rows of a source from the next row on.
+
+        Raises:
+            ConfigError: The source has no such row.
         """
         return source.iter_shards(
             start_shard=self.shard_index, start_row=self.row_index
@@ -660,13 +700,19 @@ class ResumeState:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """Return the state that :meth:`to_dict` returned; ConfigError if `data` is
-        no such state.
+        """Return the state that :meth:`to_dict` returned.
+
+        Raises:
+            ConfigError: The data are no such state.
         """
         if not isinstance(data, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise expected("ResumeState", data, "a mapping, as to_dict() returns it")
-        names = {field.name for field in fields(cls)}
-        unknown = sorted(str(name) for name in data if name not in names)
+        field_names = {field.name for field in fields(cls)}
+        unknown: list[str] = []
+        for name in data:
+            if name not in field_names:
+                unknown.append(str(name))
+        unknown.sort()
         if unknown:
             raise ConfigError(
                 f"not a ResumeState: it has no field {', '.join(unknown)}; give the result of to_dict()"

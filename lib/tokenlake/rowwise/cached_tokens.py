@@ -1,5 +1,6 @@
-"""A cache of the tokens of a pipeline: the first pass over a shard stores its rows,
-later passes read them.
+"""Cache of the tokens of a pipeline.
+
+The first pass over a shard stores its rows, later passes read them.
 """
 
 from __future__ import annotations
@@ -50,11 +51,13 @@ _REST: Final = "rest"  # column of all other fields, as JSON text
 _INPUT: Final = "input_ids"
 _ONES: Final = "attention_mask"
 
-# A chunk ends after so many tokens or rows, whichever comes first.
+# A chunk ends after this number of tokens or rows, whichever comes first.
 _CHUNK_TOKENS: Final = 1 << 20
 _CHUNK_ROWS = 4096
 
+# Numbers in a JSON text that orjson may not read exactly.
 _LARGE_NUMBER: Final = re.compile("[0-9]{19}|1e999")
+# Values that JSON does not have must not be changed silently.
 _EXACT: Final = (
     orjson.OPT_PASSTHROUGH_DATETIME
     | orjson.OPT_PASSTHROUGH_DATACLASS
@@ -65,8 +68,7 @@ _ARROW: Final[Any] = pa
 
 @final
 class CachedShardedSource(DerivedSource):
-    """Shards of another source, each stored in a cache once it was read from its first
-    row to its last.
+    """Shards of another source, stored in a cache by the first pass over each.
 
     The first pass yields the rows of the source and stores them in chunks of some
     thousand rows. Later passes read the cache from any row. If a chunk is lost, the
@@ -93,20 +95,26 @@ class CachedShardedSource(DerivedSource):
         self._key = key
 
     def _rows(self, index: int, row: int) -> Numbered:
-        name = self.shard_names[index]
-        key = self._key(index)
-        chunks = self._cache.chunks(key, row)
-        if chunks is None:
-            rows = self._source.open_shard_numbered(name, row)
+        shard_name = self.shard_names[index]
+        shard_key = self._key(index)
+        stored_chunks = self._cache.chunks(shard_key, row)
+        if stored_chunks is None:
+            rows = self._source.open_shard_numbered(shard_name, row)
             # Only a pass from the first row can store the whole shard.
-            yield from rows if row else _storing(rows, self._cache.writer(key))
+            if row == 0:
+                rows = _storing(rows, self._cache.writer(shard_key))
+            yield from rows
+            return
             return
 
+        # The chunks follow each other. A chunk may begin before the row.
         has_rows = False
-        for first, table in chunks:
+        for first_number, table in stored_chunks:
             if table is None:
                 # A lost chunk: the source has its rows, and those after it.
-                yield from self._source.open_shard_numbered(name, max(first, row))
+                yield from self._source.open_shard_numbered(
+                    shard_name, max(first_number, row)
+                )
                 return
             for number, stored_row in _read(table):
                 if number >= row:
@@ -114,7 +122,7 @@ class CachedShardedSource(DerivedSource):
                     yield number, stored_row
         if row and not has_rows:
             # The source decides whether a row beyond the last one is an error.
-            yield from self._source.open_shard_numbered(name, row)
+            yield from self._source.open_shard_numbered(shard_name, row)
 
     def __repr__(self) -> str:
         return f"CachedShardedSource({self._source!r})"
@@ -148,16 +156,14 @@ def cached(
     dataset = context.dataset(name)
     section = context.config.cache
     cache_tokenized = context.config.tokenize.cache_tokenized
-    if (
-        cache_tokenized is False
-        or dataset is None
-        or not dataset.cache_enabled
-        or not section.enabled
-    ):
+    if dataset is None or not dataset.cache_enabled:
+        return tokens
+    if cache_tokenized is False or not section.enabled:
         return tokens
     if not (cache_tokenized or dataset.cache_path or section.keeps_tokens):
         return tokens
 
+    # Rows have an identity only if they come from files, through steps with names.
     try:
         if rows is not context.opened.get(name):
             raise ConfigError("a custom stage produces them")
@@ -205,7 +211,9 @@ def _input_identity(version: tuple[str, int, str], hash_fn: str) -> list[Any]:
         content = f"sha256:{sha256}"
     if hash_fn == "content":
         return [size, content]
-    return [path, size, token, content if hash_fn == "combined" else ""]
+    if hash_fn == "combined":
+        return [path, size, token, content]
+    return [path, size, token, ""]
 
 
 def _key(
@@ -216,8 +224,9 @@ def _key(
     index: int,
     packing: bool,
 ) -> str:
-    """Return the key of the tokens of one shard, a hash of everything that decides
-    them.
+    """Return the key of the tokens of one shard.
+
+    It is a hash of everything that decides them.
 
     Args:
         rows: Rows that the tokens are made of.
@@ -228,21 +237,22 @@ def _key(
         packing: Whether the rows are packed later.
     """
     # With `num_rows`, the number of rows of a shard depends on the shards before it.
-    versions = (
-        rows.versions[: index + 1] if dataset.num_rows else [rows.versions[index]]
-    )
+    versions = [rows.versions[index]]
+    if dataset.num_rows:
+        versions = list(rows.versions[: index + 1])
     source = resolve_source(context.config_with_packing(packing), with_lines(dataset))
     tokenizer = context.tokenizers[source.name]
+    eos_token_id: int | None = None
+    if packing:
+        eos_token_id = context.config.pack.eos_token_id
+    hash_fn = context.config.cache.hash_fn
     return fingerprint(
         {
             "format": _FORMAT,
             "version": __version__,
             "source": source_identity(replace(source, texts=sealed(source.texts))),
             "num_rows": source.num_rows,
-            "inputs": [
-                _input_identity(version, context.config.cache.hash_fn)
-                for version in versions
-            ],
+            "inputs": [_input_identity(version, hash_fn) for version in versions],
             # The files and the version of the package identify the ids. The fingerprint
             # of the tokenizer, which encodes sample texts, would take 0.4 s.
             "tokenizer": [
@@ -253,7 +263,7 @@ def _key(
                 mode="json", exclude={"name_or_path"}
             ),
             "packing": packing,
-            "eos": context.config.pack.eos_token_id if packing else None,
+            "eos": eos_token_id,
             **settings,
         }
     )[:32]
@@ -266,19 +276,21 @@ def _read(table: pa.Table) -> Numbered:
     """Yield the rows of a chunk, each with its number."""
     columns: Any = table
     readers: dict[str, Callable[[int], Any]] = {}
-    for name in _TOKENS:
-        if name in columns.column_names:
-            readers[name] = _array_reader(columns, name)
+    for field_name in _TOKENS:
+        if field_name in columns.column_names:
+            readers[field_name] = _array_reader(columns, field_name)
 
+    # Each row is its other fields, and its tokens as copies of the columns.
     numbers = columns[_NUMBER].to_pylist()
-    rests = columns[_REST].to_pylist()
-    for place, (number, rest) in enumerate(zip(numbers, rests, strict=True)):
+    json_texts = columns[_REST].to_pylist()
+    for row_index, (number, json_text) in enumerate(
+        zip(numbers, json_texts, strict=True)
+    ):
         # orjson reads integers beyond 64 bits as doubles.
-        row: Row = (
-            json.loads(rest) if _LARGE_NUMBER.search(rest) else orjson.loads(rest)
-        )
-        for name, read_array in readers.items():
-            row[name] = read_array(place)
+        parse = json.loads if _LARGE_NUMBER.search(json_text) else orjson.loads
+        row: Row = parse(json_text)
+        for field_name, read_array in readers.items():
+            row[field_name] = read_array(row_index)
         yield number, row
 
 
@@ -292,6 +304,8 @@ def _array_reader(table: Any, name: str) -> Callable[[int], Any]:
     lists = table[_INPUT if is_ones else name].chunk(0)
     offsets = values(lists.offsets).tolist()
     if is_ones:
+        dtype = _TOKENS[name]
+        return lambda place: np.ones(offsets[place + 1] - offsets[place], dtype)
         return lambda place: np.ones(offsets[place + 1] - offsets[place], _TOKENS[name])
     tokens = values(lists.values)
     return lambda place: tokens[offsets[place] : offsets[place + 1]].copy()
@@ -304,40 +318,41 @@ def _storing(rows: Numbered, writer: ChunkWriter) -> Numbered:
     have the same fields of tokens; if rows of one number differ in them, the shard is
     not stored.
     """
-    pending: list[tuple[int, Row]] = []
+    pending_rows: list[tuple[int, Row]] = []
     token_count = 0
     is_storable = True
     for number, row in rows:
-        has_new_fields = bool(pending) and _token_fields(row) != _token_fields(
-            pending[0][1]
-        )
-        if pending and number != pending[-1][0]:
-            is_full = token_count >= _CHUNK_TOKENS or len(pending) >= _CHUNK_ROWS
+        has_new_fields = False
+        if pending_rows:
+            has_new_fields = _token_fields(row) != _token_fields(pending_rows[0][1])
+        # A new number may begin a new chunk.
+        if pending_rows and number != pending_rows[-1][0]:
+            is_full = token_count >= _CHUNK_TOKENS or len(pending_rows) >= _CHUNK_ROWS
             if is_full or has_new_fields:
-                writer.add(pending[0][0], _table(pending))
-                pending = []
+                writer.add(pending_rows[0][0], _table(pending_rows))
+                pending_rows = []
                 token_count = 0
         elif has_new_fields:
             is_storable = False
         if is_storable:
-            pending.append((number, row))
+            pending_rows.append((number, row))
             token_count += len(row.get("input_ids", ()))
         yield number, row
 
     # Without the end, which `finish` writes, readers ignore the chunks.
-    if pending and is_storable:
-        writer.add(pending[0][0], _table(pending))
+    if pending_rows and is_storable:
+        writer.add(pending_rows[0][0], _table(pending_rows))
     if is_storable:
         writer.finish()
 
 
 def _token_fields(row: Row) -> list[str]:
+    """Return the fields of tokens that a row has, in the order of the columns."""
     return [name for name in _TOKENS if name in row]
 
 
 def _table(numbered_rows: Sequence[tuple[int, Row]]) -> pa.Table:
-    """Return rows as a table of their numbers, their tokens, and a JSON text of all
-    other fields.
+    """Return rows as a table: numbers, tokens, and a JSON text of all other fields.
 
     Raises:
         ConfigError: JSON has no value for one of the other fields.
@@ -346,37 +361,48 @@ def _table(numbered_rows: Sequence[tuple[int, Row]]) -> pa.Table:
     rows = [row for _, row in numbered_rows]
     columns: dict[str, Any] = {_NUMBER: pa.array(numbers, pa.int64())}
 
-    rests: list[str] = []
+    json_texts: list[str] = []
     for row in rows:
-        rest = {name: value for name, value in row.items() if name not in _TOKENS}
+        other_fields = {
+            field_name: value
+            for field_name, value in row.items()
+            if field_name not in _TOKENS
+        }
         try:
-            rests.append(dump_json(rest, option=_EXACT, keeps_infinity=True).decode())
+            json_texts.append(
+                dump_json(other_fields, option=_EXACT, keeps_infinity=True).decode()
+            )
         except TypeError as error:
             raise ConfigError(
                 f"tokenize.cache_tokenized: a kept field contains a value that JSON does not support ({error}); drop "
                 "the field, or leave cache_tokenized out"
             ) from error
-    columns[_REST] = rests
+    columns[_REST] = json_texts
 
     # Fields of tokens become columns of lists.
-    lengths = {
-        name: [len(row[name]) for row in rows] for name in _token_fields(rows[0])
-    }
-    for name, field_lengths in lengths.items():
-        tokens = np.concatenate([np.asarray(row[name], _TOKENS[name]) for row in rows])
-        if name == _ONES and field_lengths == lengths.get(_INPUT) and tokens.all():
-            columns[name] = pa.nulls(len(rows))
+    lengths: dict[str, list[int]] = {}
+    for field_name in _token_fields(rows[0]):
+        lengths[field_name] = [len(row[field_name]) for row in rows]
+    for field_name, field_lengths in lengths.items():
+        tokens = np.concatenate(
+            [np.asarray(row[field_name], _TOKENS[field_name]) for row in rows]
+        )
+        # A mask of ones is stored as nulls: its lengths are those of the ids.
+        has_lengths_of_ids = field_lengths == lengths.get(_INPUT)
+        if field_name == _ONES and has_lengths_of_ids and tokens.all():
+            columns[field_name] = pa.nulls(len(rows))
             continue
         offsets = np.cumsum([0, *field_lengths], dtype=np.int32)
-        columns[name] = _ARROW.ListArray.from_arrays(
+        columns[field_name] = _ARROW.ListArray.from_arrays(
             _arrow_array(offsets), _arrow_array(tokens)
         )
     return _ARROW.table(columns)
 
 
 def _arrow_array(numbers: npt.NDArray[Any]) -> Any:
-    """Return an array of int32 or bool as an Arrow array; `pa.array` would import
-    pandas where it is installed.
+    """Return an array of int32 or bool as an Arrow array.
+
+    `pa.array` would import pandas where it is installed.
     """
     if numbers.dtype == np.bool_:
         return mask_of(numbers)

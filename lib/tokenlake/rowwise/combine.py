@@ -1,5 +1,6 @@
-"""Sources made of other sources, joined, limited, batched or packed; and sources of
-rows in memory.
+"""Sources made of other sources, and sources of rows in memory.
+
+Other sources are joined, limited, batched or packed.
 
 Rows in memory are lists, and objects of the `datasets` library, which this module does
 not import. A map-style ``Dataset`` is an Arrow table, perhaps with an index over it, so
@@ -63,6 +64,8 @@ class CompositeShardedSource(NumberedSource):
             if not isinstance(source, ShardedDataSource):  # pyright: ignore[reportUnnecessaryIsInstance]
                 raise expected("sources", source, expectation)
 
+        # Names of the shards: those of the sources if all differ, else with their
+        # index.
         # Shard of this source -> index of its source, and its name there.
         origins: list[tuple[int, str]] = []
         for index, source in enumerate(self._sources):
@@ -94,8 +97,9 @@ class CompositeShardedSource(NumberedSource):
 
 @final
 class TokenLimitedSource(DerivedSource):
-    """Rows of a source of one shard, up to and including the row that reaches a
-    number of tokens.
+    """Rows of a source of one shard, up to a number of tokens.
+
+    The row that reaches the number is included.
     """
 
     def __init__(self, source: ShardedDataSource, max_tokens: int) -> None:
@@ -116,6 +120,8 @@ class TokenLimitedSource(DerivedSource):
     def get_shard_info(self, shard_name: str) -> ShardInfo:
         return replace(self._source.get_shard_info(shard_name), rows=None)
 
+    # A row beyond the limit can be found only by counting the tokens of those before
+    # it.
     def _rows(self, index: int, row: int) -> Numbered:
         name = self.shard_names[index]
 
@@ -132,8 +138,9 @@ class TokenLimitedSource(DerivedSource):
 
 @final
 class BatchedShardedSource(DerivedSource):
-    """Shards of another source, one row for every `batch_size` of its rows: {field:
-    list of values}.
+    """Shards of another source, with one row for every `batch_size` of its rows.
+
+    A row is {field: list of values}.
 
     The last batch of a shard may be smaller. A row that lacks a field of its batch has
     None there. Batches are numbered from 0 in their shard; batch b begins at row ``b *
@@ -177,6 +184,8 @@ class BatchedShardedSource(DerivedSource):
             rows = self._source.open_shard_at_row(name, first)
         else:
             rows = iter(())
+        # The end of the source: one row at its end gives nothing, and more are an
+        # error.
         if row > batch_count:
             raise beyond(name, row, batch_count)
 
@@ -186,16 +195,13 @@ class BatchedShardedSource(DerivedSource):
                 return
             # Fields in the order of their first occurrence.
             fields = dict.fromkeys(chain.from_iterable(batch))
-            yield (
-                number,
-                {
-                    field: [batch_row.get(field) for batch_row in batch]
-                    for field in fields
-                },
-            )
+            columns: Row = {}
+            for field in fields:
+                columns[field] = [batch_row.get(field) for batch_row in batch]
+            yield number, columns
 
 
-_PACKED: Final = "packed"
+_PACKED: Final = "packed"  # name of the only shard
 
 
 @final
@@ -278,12 +284,13 @@ class PackedShardedSource(NumberedSource):
         elif isinstance(config, PackStageConfig):
             settings = config.model_dump(exclude_unset=True)
         if isinstance(settings, Mapping):
-            set_overrides = {
-                name: value for name, value in overrides.items() if value is not None
-            }
-            settings = {**settings, **set_overrides}
+            settings = dict(cast("Mapping[str, Any]", settings))
+            for name, value in overrides.items():
+                if value is not None:
+                    settings[name] = value
         pack = section(PackStageConfig, settings, "PackedShardedSource")
 
+        # Options of the packer: those that have the names of settings, and the others.
         self._eos, pad = _ends(pack, tokenizer)
         options: dict[str, Any] = {}
         for field in fields(PackedRows):
@@ -300,15 +307,15 @@ class PackedShardedSource(NumberedSource):
         return self._source.endless
 
     def _rows(self, index: int, row: int) -> Numbered:
-        """Return rows from number `row` on. The rows before it are packed too,
-        because later ones depend on them.
+        """Return rows from number `row` on.
+
+        The rows before it are packed too, because later ones depend on them.
         """
         return rows_from(row, self._packing.pack(self._documents()), _PACKED)
 
     def _documents(self) -> Iterator[Row]:
-        """Yield the ids of each document, and the mask of those that count toward
-        the loss.
-        """
+        """Yield the ids of each document, and the loss mask if it has one."""
+        # A row without ids gives no document.
         for number, row in enumerate(self._source):
             ids = np.asarray(_values_of(row, self._field, number))
             if not len(ids):
@@ -372,7 +379,9 @@ def _ends(
             "pack.eos_token_id: missing, and no tokenizer is named; packing needs an EOS token to mark where documents "
             "end: write its id, or name the tokenizer that made the ids"
         )
-    return eos, eos if pad is None else pad
+    if pad is None:
+        pad = eos
+    return eos, pad
 
 
 # Rows of the first slice: a seek for one row should not convert a thousand.
@@ -383,8 +392,9 @@ _SLICE_BYTES: Final = 8 << 20  # bytes of Arrow data in a slice
 
 @final
 class RowsShardedSource(NumberedSource):
-    """A list of rows as one shard. It yields copies of the rows, so that changes to
-    them leave the list as it is.
+    """A list of rows as one shard.
+
+    It yields copies of the rows, so that changes to them leave the list as it is.
     """
 
     def __init__(self, rows: Sequence[Mapping[str, Any]], name: str = "rows") -> None:
@@ -460,29 +470,29 @@ class HFDatasetShardedSource(NumberedSource):
         """
         _require_dataset(dataset)
         whole_number("num_shards", num_shards, 1)
-        title = (
-            name
-            if name is not None
-            else str(getattr(dataset, "split", None) or "dataset")
-        )
+        if name is None:
+            name = str(getattr(dataset, "split", None) or "dataset")
         if num_shards == 1:
-            self._names = (title,)
+            self._names = (name,)
         else:
             self._names = tuple(
-                f"{title}-{index:05}-of-{num_shards:05}" for index in range(num_shards)
+                f"{name}-{index:05}-of-{num_shards:05}" for index in range(num_shards)
             )
         self._dataset = dataset
         self._bounds: list[tuple[int, int]] | None = None
         """First row and end of each shard; None for an iterable."""
+        # A dataset with a length is divided into equal ranges, an iterable into its own
+        # shards.
         if hasattr(dataset, "__len__"):
             edges = [
                 index * len(dataset) // num_shards for index in range(num_shards + 1)
             ]
             self._bounds = list(pairwise(edges))
             return
-        max_shards = int(
-            getattr(dataset, "num_shards", None) or getattr(dataset, "n_shards", 1)
-        )
+        max_shards = getattr(dataset, "num_shards", None)
+        if not max_shards:
+            max_shards = getattr(dataset, "n_shards", 1)
+        max_shards = int(max_shards)
         if num_shards > max_shards:
             raise ConfigError(
                 f"num_shards: got {num_shards}, but this IterableDataset has {max_shards}"
@@ -495,52 +505,52 @@ class HFDatasetShardedSource(NumberedSource):
         return stop - start
 
     def _rows(self, index: int, row: int) -> Numbered:
-        name = self._names[index]
-        examples = (
-            self._streamed(index, row)
-            if self._bounds is None
-            else self._indexed(index, row)
-        )
+        shard_name = self._names[index]
+        if self._bounds is None:
+            examples = self._streamed(index, row)
+        else:
+            examples = self._indexed(index, row)
         for number, example in enumerate(examples, row):
-            if isinstance(example, Mapping):
-                yield (
-                    number,
-                    cast(
-                        "Row", example if isinstance(example, dict) else dict(example)
-                    ),
-                )
-            # In the format ``arrow`` it is a table of one row.
+            if isinstance(example, dict):
+                yield number, cast("Row", example)
+            elif isinstance(example, Mapping):
+                yield number, dict(cast("Mapping[str, Any]", example))
             elif hasattr(example, "to_pylist"):
+                # In the format ``arrow`` it is a table of one row.
                 yield number, example.to_pylist()[0]
             else:
                 raise ConfigError(
-                    f"shard {name!r}, row {number}: the dataset's format makes a {type(example).__name__} of a row, "
-                    "not a dict; use with_format(None)",
-                    shard=name,
+                    f"shard {shard_name!r}, row {number}: the dataset's format makes a {type(example).__name__} of a "
+                    "row, not a dict; use with_format(None)",
+                    shard=shard_name,
                     row=number,
                 )
 
     def _indexed(self, index: int, row: int) -> Iterator[Any]:
         """Yield the rows of a shard of a ``Dataset`` from number `row` on."""
-        start, stop = self._bounds[index] if self._bounds else (0, 0)
-        if row > stop - start:
-            raise beyond(self._names[index], row, stop - start)
+        shard_start, shard_end = self._bounds[index] if self._bounds else (0, 0)
+        if row > shard_end - shard_start:
+            raise beyond(self._names[index], row, shard_end - shard_start)
         if self._arrow is None:
-            yield from (self._dataset[place] for place in range(start + row, stop))
+            yield from (
+                self._dataset[row_index]
+                for row_index in range(shard_start + row, shard_end)
+            )
             return
 
         # Slices of the Arrow table, each up to twice as large as the one before.
-        place = start + row
-        step = _FIRST_ROWS
-        while place < stop:
-            table = self._arrow[place : min(place + step, stop)]
+        row_index = shard_start + row
+        slice_rows = _FIRST_ROWS
+        while row_index < shard_end:
+            table = self._arrow[row_index : min(row_index + slice_rows, shard_end)]
             yield from table.to_pylist()
-            place += step
+            row_index += slice_rows
             rows_of_slice = _SLICE_BYTES * len(table) // max(table.nbytes, 1)
-            step = max(1, min(2 * step, _MAX_ROWS, rows_of_slice))
+            slice_rows = max(1, min(2 * slice_rows, _MAX_ROWS, rows_of_slice))
 
     def _streamed(self, index: int, row: int) -> Iterator[Any]:
         """Return the rows of a shard of an ``IterableDataset`` from number `row` on."""
+        # The library divides an iterable by whole shards of its own.
         shard_count = len(self._names)
         shard = self._dataset
         if shard_count > 1:
@@ -548,22 +558,22 @@ class HFDatasetShardedSource(NumberedSource):
         # The row before the first one is read: if it is missing, `row` is beyond the
         # end.
         skipped = max(0, row - 1)
-        rows = iter(shard.skip(skipped) if skipped else shard)
+        rows = iter(shard.skip(skipped)) if skipped else iter(shard)
         if row and next(rows, None) is None:
             raise beyond(self._names[index], row, sum(1 for _ in shard))
         return rows
 
     @cached_property
     def _arrow(self) -> Any:
-        """The dataset in the format of Arrow tables. None if its rows are not simply
-        the values of its table.
+        """The dataset in the format of Arrow tables.
+
+        It is None if its rows are not simply the values of its table.
         """
         row_format: Mapping[str, Any] = getattr(self._dataset, "format", None) or {}
         features = getattr(self._dataset, "features", None)
         is_decoded = getattr(features, "_column_requires_decoding", None) or {}
-        if row_format.get("type") not in (None, "arrow", "python") or any(
-            is_decoded.values()
-        ):
+        has_plain_format = row_format.get("type") in (None, "arrow", "python")
+        if not has_plain_format or any(is_decoded.values()):
             return None
         return self._dataset.with_format("arrow", columns=row_format.get("columns"))
 
@@ -572,9 +582,11 @@ wrap_hf_dataset = HFDatasetShardedSource
 
 
 def _require_dataset(dataset: Any) -> None:
-    """Raise ConfigError unless an object has the methods of a ``Dataset`` or an
-    ``IterableDataset``.
+    """Raise ConfigError unless an object has the methods of a dataset.
+
+    They are those of a ``Dataset`` or an ``IterableDataset``.
     """
+    # A dictionary of splits is a frequent mistake.
     if isinstance(dataset, Mapping):
         splits = [str(key) for key in cast("Mapping[object, object]", dataset)]
         split = splits[0] if splits else "train"
@@ -585,7 +597,8 @@ def _require_dataset(dataset: Any) -> None:
         )
     access = "__getitem__" if hasattr(dataset, "__len__") else "skip"
     methods = ("with_format", "column_names", access, "__iter__")
-    if isinstance(dataset, type) or not all(hasattr(dataset, name) for name in methods):
+    has_methods = all(hasattr(dataset, name) for name in methods)
+    if isinstance(dataset, type) or not has_methods:
         raise expected(
             "dataset",
             dataset,

@@ -1,5 +1,4 @@
-"""Rows of one file from any row on: the place where reading begins, and the rows with
-their numbers.
+"""Rows of one file from any row on, with their numbers.
 
 Row r begins at a place that depends on the format:
 
@@ -53,11 +52,9 @@ from tokenlake.etl.sources.parsed import RowBatch
 from tokenlake.etl.sources.records import read_rows
 from tokenlake.rowwise.shards import Numbered, bad_row, beyond
 
-_STEP: Final = (
-    1 << 20
-    # Bytes between entries: they fit in the CPU's cache, and are scanned in half a
-    # millisecond.
-)
+# Bytes between entries: they fit in the CPU's cache, and are scanned in half a
+# millisecond.
+_STEP: Final = 1 << 20
 # Bytes of a line; the readers count a longer blank line as a record.
 _MAX_BLANK: Final = 16 << 20
 
@@ -77,11 +74,9 @@ END: Final = (1 << 63) - 1
 # A file this new may change again within one tick of the clock.
 _RACY_NS: Final = 2_000_000_000
 _VERSION: Final = 2  # of stored indexes
-_MIN_BYTES: Final = (
-    16 << 20
-    # Scanned bytes below which an index is not stored: the scan is as fast as opening a
-    # file.
-)
+# Scanned bytes below which an index is not stored: the scan is as fast as opening a
+# file.
+_MIN_BYTES: Final = 16 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,15 +121,15 @@ class RowIndexes:
             directory: Folder of the stored indexes. None for the cache directory.
             least: Number of scanned bytes from which on an index is stored.
         """
-        self._stored = DiskCache(
-            default_folder() / "rows" if directory is None else Path(directory)
-        )
+        folder = Path(directory) if directory is not None else default_folder() / "rows"
+        self._stored = DiskCache(folder)
         self._least = least
         self._loaded: dict[InputFile, RowIndex] = {}
 
     def get(self, file: InputFile) -> RowIndex:
-        """Return the index of a file as far as it was scanned; an empty one if it
-        never was.
+        """Return the index of a file as far as it was scanned.
+
+        It is empty if the file was never scanned.
         """
         index = self._loaded.get(file)
         if index is None:
@@ -153,15 +148,17 @@ class RowIndexes:
         is_fresh = file.is_local and time.time_ns() - max(file.stat[1:]) < _RACY_NS
         if index.end < self._least or is_fresh:
             return
-        self._stored.put(
-            _key(file),
-            {field.name: getattr(index, field.name) for field in fields(index)},
-        )
+        values: dict[str, Any] = {}
+        for field in fields(index):
+            values[field.name] = getattr(index, field.name)
+        self._stored.put(_key(file), values)
 
     def up_to(self, data: InputBytes, row: int) -> RowIndex:
-        """Return the index of an open file, continued until it has passed `row` or
-        the end of the file.
+        """Return the index of an open file, continued up to a row.
+
+        It ends when it has passed `row`, or at the end of the file.
         """
+        # A scan that went no further changes nothing, and need not be stored.
         index = self.get(data.file)
         continued = scanned(index, data, row)
         if continued is not index:
@@ -171,8 +168,9 @@ class RowIndexes:
 
 @final
 class FileRows:
-    """Rows of one file, each with its number. The path of the file is the name of the
-    shard.
+    """Rows of one file, each with its number.
+
+    The path of the file is the name of the shard.
 
     Args:
         file: File to read.
@@ -198,22 +196,30 @@ class FileRows:
 
     @property
     def known(self) -> int | None:
-        """Number of rows, good or bad, if metadata or an earlier pass over the file
-        says it; else None.
+        """Number of rows, good or bad, if it is known without reading; else None.
+
+        Metadata or an earlier pass over the file may give it.
         """
         if self._rows_in_metadata is not None:
             return self._rows_in_metadata
         if self._counted is not None:
             return self._counted
-        index = self._indexes.get(self.file) if is_lines(self.file) else NO_INDEX
-        return index.count if index.complete else None
+        if not is_lines(self.file):
+            return None
+        index = self._indexes.get(self.file)
+        if not index.complete:
+            return None
+        return index.count
 
     @cached_property
     def _rows_in_metadata(self) -> int | None:
+        """Number of rows in the metadata of the file; None if it has none."""
         if self.file.format == "text" and self.file.text_mode == "document":
             return 1
         starts = _block_starts(self.file, self._source.storage_options)
-        return None if starts is None else starts[-1]
+        if starts is None:
+            return None
+        return starts[-1]
 
     def rows(self, row: int, stop: int | None) -> Numbered:
         """Yield rows, each with its number.
@@ -230,48 +236,57 @@ class FileRows:
             DamagedFileError, InputChangedError: As in
                 :func:`tokenlake.etl.sources.records.read_rows`.
         """
+        # Nothing is opened for rows after the stop, which a limit may have set.
         if stop is not None and row >= stop:
             if row > stop:
                 raise beyond(self.file.path, row, stop)
             return
 
-        parts, first = seek(self.file, row, self._indexes, self._source.storage_options)
-        end = END if stop is None else stop
-        for batch in self._batches(parts, self._source):
-            next_first = first + batch.rows_read + sum(batch.skipped.values())
-            yield from self._rows_of_batch(batch, first, row, end)
-            first = next_first
-            if first >= end:
+        # Batches may begin before the row: blocks are read as a whole.
+        file_ranges, first_number = seek(
+            self.file, row, self._indexes, self._source.storage_options
+        )
+        end_row = END if stop is None else stop
+        for batch in self._batches(file_ranges, self._source):
+            next_first = first_number + batch.rows_read + sum(batch.skipped.values())
+            yield from self._rows_of_batch(batch, first_number, row, end_row)
+            first_number = next_first
+            if first_number >= end_row:
                 return
-        self._counted = first
-        if row > first:
-            raise beyond(self.file.path, row, first)
+        self._counted = first_number
+        if row > first_number:
+            raise beyond(self.file.path, row, first_number)
 
     def count(self, enough: int = END) -> int:
-        """Return the number of rows, good or bad, at most `enough`; reads them only
-        if it is not known.
+        """Return the number of rows, good or bad, at most `enough`.
+
+        Rows are read only if the number is not known.
         """
-        total = self.known
-        if total is not None:
-            return min(total, enough)
+        known_count = self.known
+        if known_count is not None:
+            return min(known_count, enough)
 
         options = self._source.storage_options
         if is_lines(self.file):
             with opened(self.file, options) as data:
-                rows = self._indexes.up_to(data, enough - 1).count
+                # Lines are counted without parsing. The index that this makes serves
+                # later seeks.
+                row_count = self._indexes.up_to(data, enough - 1).count
         else:
-            parts, rows = seek(self.file, 0, self._indexes, options)
-            for batch in self._batches(parts, replace(self._source, where=None)):
-                rows += batch.rows_read
-                if rows >= enough:
+            file_ranges, row_count = seek(self.file, 0, self._indexes, options)
+            # The predicate is left out: it drops rows, which have numbers all the same.
+            for batch in self._batches(file_ranges, replace(self._source, where=None)):
+                row_count += batch.rows_read
+                if row_count >= enough:
                     break
-        if rows < enough:
-            self._counted = rows
-        return min(rows, enough)
+        if row_count < enough:
+            self._counted = row_count
+        return min(row_count, enough)
 
     def _batches(
         self, parts: Iterable[FileRange], source: ResolvedSource
     ) -> Iterator[RowBatch]:
+        """Yield the batches of some parts of the file, bad records among them."""
         # A bad record before the first row is no error for a reader that resumes after
         # it: `_rows_of_batch` decides.
         source = replace(source, on_bad_record="quarantine")
@@ -305,19 +320,19 @@ class FileRows:
             bad_rows = first + np.searchsorted(positions, bad_rows)
 
         # 2. With the policy ``fail``, the first bad record in the range ends it.
-        failed: int | None = None
+        failed_index: int | None = None
         if self._source.on_bad_record == "fail":
             in_range = np.flatnonzero((bad_rows >= row) & (bad_rows < stop))
             if len(in_range):
-                failed = int(in_range[0])
-                stop = int(bad_rows[failed])
+                failed_index = int(in_range[0])
+                stop = int(bad_rows[failed_index])
 
         # 3. Good rows up to there, then the error.
-        begin, end = np.searchsorted(good_rows, [row, stop]).tolist()
-        yield from _dicts(batch, good_rows, range(begin, end))
-        if failed is None:
+        first_place, end_place = np.searchsorted(good_rows, [row, stop]).tolist()
+        yield from _dicts(batch, good_rows, range(first_place, end_place))
+        if failed_index is None:
             return
-        record = batch.bad[failed]
+        record = batch.bad[failed_index]
         if record.line is None and is_lines(self.file) and self.file.is_local:
             # Reading began in the middle of the file: count the lines before the
             # record.
@@ -340,13 +355,14 @@ def _dicts(batch: RowBatch, numbers: Int64s, places: range) -> Numbered:
             yield int(numbers[place]), batch.objects[place]
         return
 
-    rows = batch.rows
-    rows_of_slice = _SLICE_BYTES * max(len(rows), 1) // max(rows.nbytes, 1)
-    step = max(1, min(_SLICE_ROWS, rows_of_slice))
-    for first in range(places.start, places.stop, step):
-        stop = min(first + step, places.stop)
-        slice_rows = rows.slice(first, stop - first).to_pylist()
-        yield from zip(numbers[first:stop].tolist(), slice_rows, strict=True)
+    # Arrow rows become Python objects slice by slice, so that the first row comes soon.
+    arrow_rows = batch.rows
+    rows_of_slice = _SLICE_BYTES * max(len(arrow_rows), 1) // max(arrow_rows.nbytes, 1)
+    slice_row_count = max(1, min(_SLICE_ROWS, rows_of_slice))
+    for slice_start in range(places.start, places.stop, slice_row_count):
+        slice_end = min(slice_start + slice_row_count, places.stop)
+        slice_rows = arrow_rows.slice(slice_start, slice_end - slice_start).to_pylist()
+        yield from zip(numbers[slice_start:slice_end].tolist(), slice_rows, strict=True)
 
 
 def seek(
@@ -363,16 +379,15 @@ def seek(
         indexes: Indexes of line files, which are used and continued.
         options: Options of the file system of a URL.
 
-    Returns:
-        parts: Ranges to read one after the other, up to the end of the file. first:
-        Number of the first record of the first range, or the number of rows if there is
-        no range. The first
-            ``row - first`` records are to be dropped.
+        parts: Ranges to read one after the other, up to the end of the file.
+        first: Number of the first record of the first range, or the number of rows if
+            there is no range. The first ``row - first`` records are to be dropped.
 
     Raises:
         DamagedFileError: The footer cannot be read.
         InputChangedError: The file has changed since it was listed.
     """
+    # Lines: the index says near which byte the row begins, and a scan finds it exactly.
     if is_lines(file):
         start = 0
         if row:
@@ -382,6 +397,8 @@ def seek(
                     return [], index.count
                 start = start_of(index, data, row)
         return _growing(file, start), row
+    # Blocks: the footer says which block has the row. All other files are read from
+    # their beginning.
     starts = _block_starts(file, options)
     if starts is None:
         return [FileRange(file=file, start=0, stop=file.size, weight=file.size)], 0
@@ -389,9 +406,8 @@ def seek(
     block_count = len(starts) - 1
     if block >= block_count:
         return [], starts[-1]
-    return [FileRange(file=file, start=block, stop=block_count, weight=0)], starts[
-        block
-    ]
+    blocks = FileRange(file=file, start=block, stop=block_count, weight=0)
+    return [blocks], starts[block]
 
 
 def is_lines(file: InputFile) -> bool:
@@ -407,26 +423,28 @@ def scanned(index: RowIndex, data: InputBytes, row: int) -> RowIndex:
         data: Open file.
         row: Number of the row.
     """
+    # The index is continued from its end, so that no byte is scanned twice.
     if index.complete or row < index.count:
         return index
-    rows = [index.rows]
+    row_numbers = [index.rows]
     offsets = [index.offsets]
-    count = index.count
-    end = index.end
-    for starts, next_block in _row_starts(data, end):
+    row_count = index.count
+    scanned_end = index.end
+    # One entry for each block with rows.
+    for starts, next_block in _row_starts(data, scanned_end):
         if len(starts):
-            rows.append(np.array([count]))
+            row_numbers.append(np.array([row_count]))
             offsets.append(starts[:1])
-        count += len(starts)
-        end = next_block
-        if row < count:
+        row_count += len(starts)
+        scanned_end = next_block
+        if row < row_count:
             break
     return RowIndex(
-        rows=np.concatenate(rows),
+        rows=np.concatenate(row_numbers),
         offsets=np.concatenate(offsets),
-        count=count,
-        end=end,
-        complete=end >= data.file.size,
+        count=row_count,
+        end=scanned_end,
+        complete=scanned_end >= data.file.size,
     )
 
 
@@ -438,60 +456,70 @@ def start_of(index: RowIndex, data: InputBytes, row: int) -> int:
         data: Open file.
         row: Number of the row.
     """
-    entry = int(np.searchsorted(index.rows, row, side="right")) - 1
-    first = int(index.rows[entry])
-    for starts, _ in _row_starts(data, int(index.offsets[entry])):
-        if row < first + len(starts):
-            return int(starts[row - first])
-        first += len(starts)
+    # The last entry at or before the row, and a scan from there.
+    entry_index = int(np.searchsorted(index.rows, row, side="right")) - 1
+    first_number = int(index.rows[entry_index])
+    for starts, _ in _row_starts(data, int(index.offsets[entry_index])):
+        if row < first_number + len(starts):
+            return int(starts[row - first_number])
+        first_number += len(starts)
     return data.file.size
 
 
 def _growing(file: InputFile, start: int) -> Iterator[FileRange]:
-    """Yield ranges from byte `start` on, small ones first. The rows do not depend on
-    the sizes of ranges.
+    """Yield ranges from byte `start` on, small ones first.
+
+    The rows do not depend on the sizes of ranges.
     """
-    size = _FIRST_BYTES
+    range_bytes = _FIRST_BYTES
     while start < file.size:
-        stop = min(start + size, file.size)
-        yield FileRange(file=file, start=start, stop=stop, weight=stop - start)
-        start = stop
-        size = min(size * _GROWTH, _LARGEST_BYTES)
+        range_end = min(start + range_bytes, file.size)
+        yield FileRange(
+            file=file, start=start, stop=range_end, weight=range_end - start
+        )
+        start = range_end
+        range_bytes = min(range_bytes * _GROWTH, _LARGEST_BYTES)
 
 
 def _block_starts(
     file: InputFile, options: Mapping[str, Any] | None
 ) -> list[int] | None:
-    """Return the number of the first row of each row group or record batch, followed by
-    the number of rows.
+    """Return the number of the first row of each row group or record batch.
 
-    None for a file without blocks.
+    The number of all rows follows. The result is None for a file without blocks.
     """
     if file.format not in ("parquet", "arrow"):
         return None
     with opened(file, options) as data:
         if file.format == "parquet":
             return row_group_starts(data)
-        return batch_starts(data) if is_file(data) else None
+        # A stream of Arrow messages has no footer.
+        if not is_file(data):
+            return None
+        return batch_starts(data)
 
 
 def _row_starts(data: InputBytes, start: int) -> Iterator[tuple[Int64s, int]]:
-    """Yield the bytes at which the rows of a block begin, and the byte at which the
-    next block begins.
+    """Yield the bytes at which the rows of a block begin, block by block.
+
+    Each comes with the byte at which the next block begins.
 
     Args:
         data: Open file.
         start: Byte at which a line begins.
     """
     file = data.file
-    part = FileRange(file=file, start=start, stop=file.size, weight=file.size - start)
-    for starts, block in record_starts(part, data, _MAX_BLANK, _STEP):
+    file_range = FileRange(
+        file=file, start=start, stop=file.size, weight=file.size - start
+    )
+    for starts, block in record_starts(file_range, data, _MAX_BLANK, _STEP):
         yield starts, block.offset + block.size
 
 
 def _key(file: InputFile) -> str:
-    """Return a key of the file's state and of the rules by which its rows are
-    counted.
-    """
-    state = [*file.stat] if file.is_local else file.token
-    return canonical_json([_VERSION, file.url, file.size, state, file.format]).decode()
+    """Return a key of the file's state, and of the rules by which rows are counted."""
+    # A local file is known by its size, times and inode, a remote one by its token.
+    file_state = [*file.stat] if file.is_local else file.token
+    return canonical_json(
+        [_VERSION, file.url, file.size, file_state, file.format]
+    ).decode()

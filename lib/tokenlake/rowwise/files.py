@@ -70,19 +70,22 @@ class DatasetType(StrEnum):
 
     @classmethod
     def from_string(cls, value: str) -> DatasetType | str:
-        """Return the type with a name, in upper or lower case; the name itself if
-        there is none.
-        """
-        return next((kind for kind in cls if kind == value.lower()), value)
+        """Return the type with a name, in upper or lower case; else the name itself."""
+        for dataset_type in cls:
+            if dataset_type == value.lower():
+                return dataset_type
+        return value
 
     @classmethod
     def infer_from_path(cls, path: str) -> DatasetType | None:
-        """Return the type for the extension of a file, compressed or not; None if
-        the extension is unknown.
+        """Return the type for the extension of a file, compressed or not.
+
+        It is None if the extension is unknown.
         """
         file_format: Format | None = format_of(path)
         if file_format is None:
             return None
+        # Formats whose type has another name.
         names = {"jsonl": "json", "text": "txt"}
         return cls(names.get(file_format, file_format))
 
@@ -108,8 +111,9 @@ class ReadOptions(TypedDict, total=False):
 
 
 class FileBacked(NumberedSource):
-    """A source of files. A shard is a file; its name is the path below the common
-    folder of all files.
+    """A source of files, one shard for each.
+
+    The name of a shard is the path of its file below the common folder of all files.
 
     A shard can also be opened by the full path or URL of its file.
 
@@ -119,7 +123,7 @@ class FileBacked(NumberedSource):
     :func:`create_source` with `split`.
     """
 
-    _kind: str | None = None
+    _kind: str | None = None  # type of the files; None: by their extensions
 
     def __init__(
         self,
@@ -152,17 +156,18 @@ class FileBacked(NumberedSource):
         """
         self._settings = source
         indexes = RowIndexes()
-        unique_columns = None if columns is None else tuple(dict.fromkeys(columns))
+        unique_columns: tuple[str, ...] | None = None
+        if columns is not None:
+            unique_columns = tuple(dict.fromkeys(columns))
         if files is None:
             files = list_inputs(source, hashed=False)
         self._files = [
             FileRows(file, source, unique_columns, indexes) for file in files
         ]
         self._names = tuple(file.path for file in files)
+        # Number of rows that may be read of each shard and all after it. It grows as
+        # shards are counted.
         self._rows_left = [source.num_rows]
-        """Number of rows that may be read of each shard and all after it; grows as
-        shards are counted.
-        """
 
     @property
     def every_row(self) -> bool:
@@ -170,22 +175,27 @@ class FileBacked(NumberedSource):
 
     @property
     def versions(self) -> Sequence[tuple[str, int, str]]:
-        return [
-            (rows.file.url, rows.file.size, rows.file.token) for rows in self._files
-        ]
+        versions: list[tuple[str, int, str]] = []
+        for rows in self._files:
+            versions.append((rows.file.url, rows.file.size, rows.file.token))
+        return versions
 
     def _index(self, name: str) -> int:
-        """Return the index of a shard, by its name or by the full path or URL of its
-        file.
+        """Return the index of a shard.
+
+        The shard is named by its name, or by the full path or URL of its file.
         """
         if name not in self._places:
-            url = name if is_url(name) else os.path.abspath(os.path.expanduser(name))  # noqa: PTH100, PTH111 (keeps symlinks)
+            url = name
+            if not is_url(name):
+                url = os.path.abspath(os.path.expanduser(name))  # noqa: PTH100, PTH111 (keeps symlinks)
             if url in self._index_by_url:
                 return self._index_by_url[url]
         return super()._index(name)
 
     @cached_property
     def _index_by_url(self) -> dict[str, int]:
+        """Index of each shard, by the path or URL of its file."""
         return {rows.file.url: index for index, rows in enumerate(self._files)}
 
     def get_shard_info(self, shard_name: str) -> ShardInfo:
@@ -197,9 +207,8 @@ class FileBacked(NumberedSource):
         else:
             # `num_rows` is a limit of all shards together: the rows of the shards
             # before this one count.
-            rows = limited(
-                [file_rows.known for file_rows in self._files[: index + 1]], num_rows
-            )
+            known_rows = [file_rows.known for file_rows in self._files[: index + 1]]
+            rows = limited(known_rows, num_rows)
         return ShardInfo(
             name=self._names[index],
             index=index,
@@ -212,21 +221,26 @@ class FileBacked(NumberedSource):
 
     @property
     def pad_token_id(self) -> int | None:
-        """Padding token of rows of tokens, as the manifest of their flat directory
-        records it; else None.
+        """Padding token that the flat directory of tokens records; else None.
+
+        All folders must record the same token.
         """
-        folders = {
-            Path(rows.file.url).parent for rows in self._files if rows.file.is_local
-        }
+        folders: set[Path] = set()
+        for rows in self._files:
+            if rows.file.is_local:
+                folders.add(Path(rows.file.url).parent)
         try:
             pad_ids = {FlatManifest.of(folder).pad_token_id for folder in folders}
         except NotFoundError:
             return None
-        return pad_ids.pop() if len(pad_ids) == 1 else None
+        if len(pad_ids) != 1:
+            return None
+        return pad_ids.pop()
 
     def count_rows(self, shard_name: str) -> int:
-        """Return the number of rows of a shard, good or bad; reads the shard only if
-        it is not known.
+        """Return the number of rows of a shard, good or bad.
+
+        The shard is read only if the number is not known.
         """
         return self._files[self._index(shard_name)].count()
 
@@ -245,8 +259,9 @@ class FileBacked(NumberedSource):
 
 @final
 class ParquetShardedSource(FileBacked):
-    """Parquet files. Opening at a row decodes its row group and those after it, none
-    before.
+    """Parquet files.
+
+    Opening at a row decodes its row group and those after it, none before.
     """
 
     def __init__(
@@ -268,10 +283,8 @@ class ParquetShardedSource(FileBacked):
             raise expected(
                 "columns", columns, "a list of names, or None for all columns"
             )
-        self._open(
-            _resolved("parquet", data_files, storage_options, **options),
-            columns=columns,
-        )
+        source = _resolved("parquet", data_files, storage_options, **options)
+        self._open(source, columns=columns)
 
 
 @final
@@ -294,11 +307,8 @@ class JsonShardedSource(FileBacked):
                 of each file decides whether it has, or is an array of objects.
             options: Keywords of :class:`ReadOptions`.
         """
-        self._open(
-            _resolved(
-                "jsonl" if jsonl else "json", data_files, storage_options, **options
-            )
-        )
+        file_type = "jsonl" if jsonl else "json"
+        self._open(_resolved(file_type, data_files, storage_options, **options))
 
 
 @final
@@ -328,14 +338,16 @@ class CsvShardedSource(FileBacked):
                 tab in ``.tsv`` files.
             options: Keywords of :class:`ReadOptions`.
         """
+        # A comma is the default, which in a `.tsv` file means a tab.
         fields = {"delimiter": None if delimiter == "," else delimiter}
         self._open(_resolved("csv", data_files, storage_options, fields, **options))
 
 
 @final
 class TextShardedSource(FileBacked):
-    """Text files: every line that is not empty is a row, or every file
-    (``text_mode="document"``).
+    """Text files, line by line or as a whole.
+
+    Every line that is not empty is a row, or every file (``text_mode="document"``).
     """
 
     def __init__(
@@ -362,8 +374,9 @@ class TextShardedSource(FileBacked):
 
 @final
 class HuggingFaceShardedSource(FileBacked):
-    """A dataset on the Hub, at the commit that its branch points to when it is
-    opened.
+    """A dataset on the Hub.
+
+    Its commit is that of its branch when the source is opened.
     """
 
     def __init__(
@@ -393,9 +406,8 @@ class HuggingFaceShardedSource(FileBacked):
                 cache_dir,
                 "None with streaming=True; set streaming=False to download",
             )
-        source = _resolved(
-            "hf", dataset_name, None, {"split": split, "subset": subset}, **options
-        )
+        fields = {"split": split, "subset": subset}
+        source = _resolved("hf", dataset_name, None, fields, **options)
         files = list_inputs(source, hashed=False)
         if not streaming:
             files = downloaded(files, source.storage_options, cache_dir)
@@ -408,7 +420,10 @@ class FilesShardedSource(FileBacked):
 
 
 def _known_endings() -> tuple[str, ...]:
-    """Return the endings of names of files, which no id of a dataset on the Hub has."""
+    """Return the endings of names of files.
+
+    No id of a dataset on the Hub has one of them.
+    """
     endings: list[str] = []
     for file_format in FORMATS.values():
         endings += [
@@ -422,6 +437,7 @@ def _known_endings() -> tuple[str, ...]:
 _ENDINGS: Final = _known_endings()
 _HUB_ID: Final = re.compile(r"[\w-]+/[\w.-]+(@[\w./-]+)?")
 
+# Class of a source by the format of its files.
 _CLASSES: Final[dict[str, type[FileBacked]]] = {
     "jsonl": JsonShardedSource,
     "json": JsonShardedSource,
@@ -434,8 +450,9 @@ _CLASSES: Final[dict[str, type[FileBacked]]] = {
 
 
 def create_source(config: DatasetConfig | Mapping[str, Any]) -> ShardedDataSource:
-    """Return the rows of a dataset, after its `format_callback`, `format_fields` and
-    `transforms`, in this order.
+    """Return the rows of a dataset.
+
+    Its `format_callback`, `format_fields` and `transforms` are applied, in this order.
 
     The class of the source is that of the files' format, or :class:`FilesShardedSource`
     for several formats. If rows are changed, it is a :class:`TransformedShardedSource`
@@ -468,8 +485,9 @@ def create_source(config: DatasetConfig | Mapping[str, Any]) -> ShardedDataSourc
 
 
 def open_dataset(config: PipelineConfig, dataset: DatasetConfig) -> ShardedDataSource:
-    """Return the rows of a dataset of a checked configuration; raises as
-    :func:`create_source`.
+    """Return the rows of a dataset of a checked configuration.
+
+    Errors are those of :func:`create_source`.
 
     Files of the Hub are downloaded first, unless the configuration and its section
     `source` stream.
@@ -479,9 +497,9 @@ def open_dataset(config: PipelineConfig, dataset: DatasetConfig) -> ShardedDataS
         dataset: Dataset of it.
     """
     # A callback that is a function is applied here, and need not be importable by name.
-    callback = (
-        None if isinstance(dataset.format_callback, str) else dataset.format_callback
-    )
+    callback = dataset.format_callback
+    if isinstance(callback, str):
+        callback = None
     if callback is not None:
         dataset = dataset.model_copy(update={"format_callback": None})
     source, files = _listed(resolve_source(config, with_lines(dataset)))
@@ -497,15 +515,16 @@ def open_dataset(config: PipelineConfig, dataset: DatasetConfig) -> ShardedDataS
     )
 
     # The class of the source, and its rows.
-    kinds = {_CLASSES[file.format] for file in files}
-    kind = kinds.pop() if len(kinds) == 1 else FilesShardedSource
+    classes = {_CLASSES[file.format] for file in files}
+    source_class = classes.pop() if len(classes) == 1 else FilesShardedSource
     if source.type == "hub":
-        kind = HuggingFaceShardedSource
+        source_class = HuggingFaceShardedSource
         is_streaming = config.streaming and config.source.streaming
         if not is_streaming:
             files = downloaded(files, source.storage_options)
-    rows = kind.over(source, files)
+    rows = source_class.over(source, files)
 
+    # The steps over the rows. Without any the source has no wrapper.
     steps = list(open_chain(source.texts).steps)
     if callback is not None:
         steps.insert(0, callback)
@@ -517,8 +536,9 @@ def open_dataset(config: PipelineConfig, dataset: DatasetConfig) -> ShardedDataS
 
 
 def _listed(source: ResolvedSource) -> tuple[ResolvedSource, Sequence[InputFile]]:
-    """Return a source and its files. If no file matches, ids ``org/name`` are looked up
-    on the Hub.
+    """Return a source and its files.
+
+    If no file matches, ids ``org/name`` are looked up on the Hub.
 
     Raises:
         SourceNotFoundError: Neither this machine nor the Hub has the files.
@@ -528,6 +548,7 @@ def _listed(source: ResolvedSource) -> tuple[ResolvedSource, Sequence[InputFile]
     except SourceNotFoundError as missing:
         if source.type is not None:
             raise
+        # Only if every entry may be such an id: a missing file is no dataset.
         for entry in source.data_files:
             if _HUB_ID.fullmatch(entry) is None or entry.endswith(_ENDINGS):
                 raise
@@ -541,10 +562,10 @@ def _listed(source: ResolvedSource) -> tuple[ResolvedSource, Sequence[InputFile]
 
 
 def with_lines(dataset: DatasetConfig) -> DatasetConfig:
-    """Return a dataset whose text files are read line by line, unless it sets
-    `text_mode`.
+    """Return a dataset whose text files are read line by line.
 
-    That is the default of rows. The default of a build is one document for each file.
+    A dataset that sets `text_mode` is returned unchanged. Lines are the default of
+    rows; the default of a build is one document for each file.
     """
     if "text_mode" in dataset.model_fields_set:
         return dataset
@@ -571,10 +592,10 @@ def expand_data_files(
     paths: dict[str, None] = {}  # in order, each once
     for entry in spelled_out(source.data_files):
         if is_url(entry):
-            files = list_inputs(
+            listed_files = list_inputs(
                 replace(source, data_files=(entry,)), hashed=False, select=Survey()
             )
-            paths.update(dict.fromkeys(file.url for file in files))
+            paths.update(dict.fromkeys(file.url for file in listed_files))
         else:
             paths.update(dict.fromkeys(sorted(expand(entry, None)[1])))
     # Links to the same file count once.
@@ -601,8 +622,10 @@ def _resolved(
         data_files: File, glob, directory or URL, or several of them.
         storage_options: Options of the file system of URLs.
         dataset_fields: Further keys of a dataset of the configuration.
-        on_bad_record, where, max_record_bytes, num_rows: Keywords of
-            :class:`ReadOptions`.
+        on_bad_record: Keyword of :class:`ReadOptions`.
+        where: Keyword of :class:`ReadOptions`.
+        max_record_bytes: Keyword of :class:`ReadOptions`.
+        num_rows: Keyword of :class:`ReadOptions`.
 
     Raises:
         ConfigError: An argument is not allowed.
@@ -613,6 +636,7 @@ def _resolved(
         raise ConfigError(
             "storage_options: must be a mapping of option to value (yours is not shown)"
         )
+    # A dataset of a configuration has nearly all of these options, and checks them.
     fields = {
         "name": "rows",
         "type": kind,
@@ -624,10 +648,12 @@ def _resolved(
     dataset = with_lines(section(DatasetConfig, fields))
     stage = section(SourceStageConfig, {"max_record_bytes": max_record_bytes})
     source = resolve_source(PipelineConfig(datasets=(dataset,), source=stage), dataset)
+    # A configuration has no dataset of 0 rows, but a source of rows may be empty.
+    max_rows: int | None = None
+    if num_rows is not None:
+        max_rows = whole_number("num_rows", num_rows, 0)
     return replace(
-        source,
-        num_rows=None if num_rows is None else whole_number("num_rows", num_rows, 0),
-        storage_options=dict(storage_options or {}),
+        source, num_rows=max_rows, storage_options=dict(storage_options or {})
     )
 
 
@@ -652,30 +678,30 @@ def downloaded(
     """
     # Other sources start without the Hub's parts.
     from tokenlake.etl.sources.hub_client import HubClient
-
-    # Other sources start without the Hub's parts.
     from tokenlake.etl.sources.hub_id import parse_url
 
     client = HubClient(storage_options)
 
     def local_copy(file: InputFile) -> InputFile:
+        # A copy in the cache may be of an interrupted or changed download.
         path = client.download(*parse_url(file.url), cache_dir)
-        stat = path.stat()
+        file_status = path.stat()
         token = _hub_token_of(path, is_git=file.token.startswith("git:"))
-        if stat.st_size != file.size or token != file.token:
+        if file_status.st_size != file.size or token != file.token:
             raise damaged(
                 file,
-                f"its copy {str(path)!r} has {stat.st_size} bytes and {token}, planned were {file.size} and "
+                f"its copy {str(path)!r} has {file_status.st_size} bytes and {token}, planned were {file.size} and "
                 f"{file.token}; delete the copy and run again",
             )
-        return replace(file, url=str(path), stat=state(stat))
+        return replace(file, url=str(path), stat=state(file_status))
 
     return list(in_order(local_copy, list(files), _DOWNLOADS))
 
 
 def _hub_token_of(path: Path, *, is_git: bool) -> str:
-    """Return the hash of a file as the Hub records it: of Git for small files, else
-    SHA-256.
+    """Return the hash of a file as the Hub records it.
+
+    It is that of Git for small files, else SHA-256.
     """
     if is_git:
         # Git hashes a header with the length, and the content after it.

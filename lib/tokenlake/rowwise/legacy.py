@@ -1,7 +1,8 @@
-"""EasyDeL's older interface: a mixture of text datasets, described by one object and
-opened by one call.
+"""EasyDeL's older interface: a mixture of text datasets, described by one object.
 
-The object says of each dataset where its files are and how its rows are read.
+One call opens it.
+
+The object describes the files of each dataset, and the way in which rows are read.
 """
 
 from __future__ import annotations
@@ -46,6 +47,7 @@ _LOADS: Final = (
 _READS: Final = (
     "remote files are always read in ranges, and failed requests are retried"
 )
+# Options of the interface that other parts of the library replace, and which ones.
 _ELSEWHERE: Final = {
     "prefetch_workers": _LOADS,
     "prefetch_buffer_size": _LOADS,
@@ -61,37 +63,41 @@ _ELSEWHERE: Final = {
 @final
 @dataclass(frozen=True, slots=True)
 class DatasetMixture:
-    """Datasets, and how their rows become one stream; :func:`tokenlake.build_dataset`
-    opens it.
+    """Datasets, and the way in which their rows become one stream.
+
+    :func:`tokenlake.build_dataset` opens it.
 
     Attributes:
-        informs: the datasets.
-        streaming: mix them. False: one after the other, as they are, which takes no
-            weights.
-        text_target_field: field that gets every dataset's text.
-        batch_size: above 1, rows come by the batch: {field: list of values}.
-        seed: of the shuffle inside blocks; None is 0.
-        block_mixture: mix by weights, in blocks of `mixture_block_size` rows. False:
-            the datasets take turns, a row of each, until the first one ends.
-        mixture_block_size: rows of a block.
-        stop_strategy: when a dataset ends: ``restart`` it, stop (``first_exhausted``),
-            or go on with the others (``all_exhausted``).
-        mixture_weights: name to weight: shares, percentages, or ratios of whole
-            numbers; None: equal ones. Where the keys are the datasets' names, they go
-            by name; where no dataset was given a name, they go by place, and name the
+        informs: Datasets.
+        streaming: Whether the datasets are mixed. False: one after the other, as they
+            are, which takes no weights.
+        text_target_field: Field that gets every dataset's text.
+        batch_size: Number of rows per batch. Above 1, rows are batches: {field: list of
+            values}.
+        seed: Random seed of the shuffle inside blocks; None is 0.
+        block_mixture: Whether datasets are mixed by weights, in blocks of
+            `mixture_block_size` rows. False: the datasets take turns, a row of each,
+            until the first one ends.
+        mixture_block_size: Number of rows per block.
+        stop_strategy: Action at the end of a dataset: ``restart`` it, stop
+            (``first_exhausted``), or continue with the others (``all_exhausted``).
+        mixture_weights: Weight of each dataset: shares, percentages, or ratios of whole
+            numbers; None: equal ones. If the keys are the datasets' names, they apply
+            by name. If no dataset has a name, they apply in order, and name the
             datasets.
-        shuffle_buffer_size: rows are drawn at random from a buffer of so many; None: in
-            the mixture's order.
-        tokenize_callback: function of a row that returns its ids: rows are
-            ``{tokens_field_name: ids}`` then.
-        pack_tokens: pack the ids in `tokens_field_name` into rows of `pack_seq_length`,
-            with ``input_ids``.
-        pack_on_the_fly: the same, of what `tokenize_callback` returns.
-        tokens_field_name: field of a row's ids.
-        pack_seq_length, pack_eos_token_id: tokens of a packed row, and what is put
-            after each document.
-        pack_shuffle, pack_shuffle_buffer_factor: whether packed rows are shuffled, four
-            times as many at a time as this factor.
+        shuffle_buffer_size: Number of rows in a buffer from which rows are drawn at
+            random; None: in the mixture's order.
+        tokenize_callback: Function of a row that returns its ids. Rows are then
+            ``{tokens_field_name: ids}``.
+        pack_tokens: Whether the ids in `tokens_field_name` are packed into rows of
+            `pack_seq_length`, with ``input_ids``.
+        pack_on_the_fly: The same, for the ids that `tokenize_callback` returns.
+        tokens_field_name: Field of a row's ids.
+        pack_seq_length: Number of tokens of a packed row.
+        pack_eos_token_id: Id that is put after each document.
+        pack_shuffle: Whether packed rows are shuffled.
+        pack_shuffle_buffer_factor: A quarter of the number of packed rows that are
+            shuffled at a time.
         dask_storage_options: `storage_options` of datasets that have none.
         cache_dir: Refused, like the options below; the error names the option that has
             this effect.
@@ -130,12 +136,13 @@ class DatasetMixture:
     image_target_field: str | None = None
 
     def __post_init__(self) -> None:
-        """Check what needs no file.
+        """Check everything that needs no file.
 
         Raises:
-            ConfigError: an option is not what is allowed, or does not go with another.
-            NotAvailableError: an option that other parts of the library stand for.
+            ConfigError: An option is not allowed, or contradicts another one.
+            NotAvailableError: An option is set that other parts of the library replace.
         """
+        # The informs may be anything: a list of them is checked first.
         informs = self.informs if isinstance(self.informs, list | tuple) else ()
         are_informs = all(
             isinstance(inform, TextDatasetInform)  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -145,69 +152,79 @@ class DatasetMixture:
             raise expected(
                 "informs", self.informs, "a list of at least one TextDatasetInform"
             )
-        for field, instead in _ELSEWHERE.items():
-            if getattr(self, field) is not None:
+        for option, replacement in _ELSEWHERE.items():
+            if getattr(self, option) is not None:
                 raise NotAvailableError(
-                    f"DatasetMixture: {field} is not available: {instead}; leave it out"
+                    f"DatasetMixture: {option} is not available: {replacement}; leave it out"
                 )
-        weighted = self.mixture_weights is not None
-        off = (
-            "streaming"
-            if not self.streaming
-            else "block_mixture"
-            if not self.block_mixture
-            else ""
-        )
-        if (off and weighted) or (off == "streaming" and self.batch_size != 1):
-            option = "mixture_weights" if weighted else "batch_size"
-            raise ConfigError(
-                f"DatasetMixture: {option} has no effect with {off}=False; leave one out"
-            )
+        self._check_mixing()
+        # Packing needs ids, and its two settings.
         if self.pack_on_the_fly and self.tokenize_callback is None:
             raise ConfigError(
                 "DatasetMixture: pack_on_the_fly needs a tokenize_callback; pack_tokens packs ids"
             )
-        for name in ("pack_seq_length", "pack_eos_token_id"):
-            if (getattr(self, name) is not None) != self._packs:
-                alone = "has no effect without pack_tokens or pack_on_the_fly"
-                why = "is needed to pack" if self._packs else alone
-                raise ConfigError(f"DatasetMixture: {name} {why}")
+        for option in ("pack_seq_length", "pack_eos_token_id"):
+            is_set = getattr(self, option) is not None
+            if is_set != self._packs:
+                problem = "has no effect without pack_tokens or pack_on_the_fly"
+                if self._packs:
+                    problem = "is needed to pack"
+                raise ConfigError(f"DatasetMixture: {option} {problem}")
         self._names()
 
+    def _check_mixing(self) -> None:
+        """Raise ConfigError for options that the kind of mixing ignores."""
+        has_weights = self.mixture_weights is not None
+        if not self.streaming:
+            switch = "streaming"
+            has_ignored_option = has_weights or self.batch_size != 1
+        else:
+            switch = "block_mixture"
+            has_ignored_option = not self.block_mixture and has_weights
+        if has_ignored_option:
+            option = "mixture_weights" if has_weights else "batch_size"
+            raise ConfigError(
+                f"DatasetMixture: {option} has no effect with {switch}=False; leave one out"
+            )
+
     def build(self) -> ShardedDataSource:
-        """Return the rows: dicts with the text, the fields kept, and ``__source__``
-        where they are mixed.
+        """Return the rows: dicts with the text and the kept fields.
+
+        Mixed rows have the name of their dataset in ``__source__``.
 
         Raises:
-            ConfigError: an option of a dataset is not what is allowed, or weights are
-                not shares.
-            SourceNotFoundError: files of a dataset are not there.
+            ConfigError: An option of a dataset is not allowed, or weights are not
+                shares.
+            SourceNotFoundError: Files of a dataset do not exist.
         """
-        opened = [
-            inform.open(self.text_target_field)
-            for inform in self._informs_with_options()
-        ]
+        opened: list[ShardedDataSource] = []
+        for inform in self._informs_with_options():
+            opened.append(inform.open(self.text_target_field))
+        # One stream of rows.
         rows: ShardedDataSource
         if not self.streaming:
             rows = CompositeShardedSource(opened)
         else:
             # Without blocks the datasets take turns: a block of one row each.
+            block_size = len(opened)
+            stop_strategy = "first_exhausted"
+            if self.block_mixture:
+                block_size = self.mixture_block_size
+                stop_strategy = self.stop_strategy
             rows = MixedShardedSource(
                 dict(zip(self._names(), opened, strict=True)),
                 weights=self.mixture_weights,
-                block_size=self.mixture_block_size
-                if self.block_mixture
-                else len(opened),
+                block_size=block_size,
                 seed=self.seed,
-                stop_strategy=self.stop_strategy
-                if self.block_mixture
-                else "first_exhausted",
+                stop_strategy=stop_strategy,
             )
+        # Steps over the stream, in this order.
         if self.shuffle_buffer_size is not None:
             rows = rows.shuffle(self.seed, self.shuffle_buffer_size)
         if self.tokenize_callback is not None:
-            callback, field = self.tokenize_callback, self.tokens_field_name
-            rows = rows.map(lambda row: {field: callback(row)})
+            callback = self.tokenize_callback
+            tokens_field = self.tokens_field_name
+            rows = rows.map(lambda row: {tokens_field: callback(row)})
         if self._packs:
             rows = PackedShardedSource(
                 rows,
@@ -218,32 +235,32 @@ class DatasetMixture:
                 shuffle_buffer_factor=self.pack_shuffle_buffer_factor,
                 seed=self.seed,
             )
-        return (
-            rows
-            if self.batch_size == 1
-            else BatchedShardedSource(rows, self.batch_size)
-        )
+        if self.batch_size != 1:
+            rows = BatchedShardedSource(rows, self.batch_size)
+        return rows
 
     def to_json_string(self) -> str:
-        """Return what was set, as JSON.
+        """Return the options that were set, as JSON.
 
         Raises:
-            ConfigError: a function was set, or a dataset cannot be told in JSON
+            ConfigError: A function was set, or JSON cannot contain a dataset
                 (:meth:`TextDatasetInform.to_json`).
         """
         if self.tokenize_callback is not None:
             raise ConfigError(f"tokenize_callback: {_NO_FUNCTION}")
-        values = set_fields(self)
-        values["informs"] = [
+        json_values = set_fields(self)
+        json_values["informs"] = [
             inform.to_json() for inform in self._informs_with_options()
         ]
         # The options are written with each dataset, which hides secrets.
-        values.pop("dask_storage_options", None)
-        return json.dumps(values, indent=2, default=dict)
+        json_values.pop("dask_storage_options", None)
+        return json.dumps(json_values, indent=2, default=dict)
 
     def save_mixture(self, json_file_path: str | os.PathLike[str]) -> None:
-        """Write :meth:`to_json_string` to a file, for :meth:`load_mixture`;
-        ConfigError where it lies in a store.
+        """Write :meth:`to_json_string` to a file, for :meth:`load_mixture`.
+
+        Raises:
+            ConfigError: The file lies in a store.
         """
         require_outside_stores(json_file_path, "json_file_path")
         Path(json_file_path).write_text(self.to_json_string(), encoding="utf-8")
@@ -252,11 +269,11 @@ class DatasetMixture:
     def load_mixture(cls, json_file: str | os.PathLike[str]) -> Self:
         """Return the mixture in a file; ConfigError if the file has none."""
         try:
-            values = json.loads(Path(json_file).read_text(encoding="utf-8"))
-            values["informs"] = [
-                TextDatasetInform.from_json(inform) for inform in values["informs"]
+            json_values = json.loads(Path(json_file).read_text(encoding="utf-8"))
+            json_values["informs"] = [
+                TextDatasetInform.from_json(inform) for inform in json_values["informs"]
             ]
-            return cls(**values)
+            return cls(**json_values)
         except (OSError, KeyError, TypeError, ValueError) as error:
             raise ConfigError(
                 f"{os.fspath(json_file)}: not a mixture ({error}); expected a file that save_mixture wrote"
@@ -264,26 +281,35 @@ class DatasetMixture:
 
     @property
     def _packs(self) -> bool:
+        """Whether rows of tokens are packed."""
         return self.pack_tokens or self.pack_on_the_fly
 
     def _informs_with_options(self) -> list[TextDatasetInform]:
-        """Return the datasets, each with its own storage options or else those of
-        the mixture.
+        """Return the datasets, each with storage options.
+
+        They are its own, or else those of the mixture.
         """
-        shared = self.dask_storage_options
-        return [
-            inform
-            if inform.storage_options or not shared
-            else replace(inform, storage_options=shared)
-            for inform in self.informs
-        ]
+        shared_options = self.dask_storage_options
+        if not shared_options:
+            return list(self.informs)
+        informs: list[TextDatasetInform] = []
+        for inform in self.informs:
+            if not inform.storage_options:
+                inform = replace(inform, storage_options=shared_options)
+            informs.append(inform)
+        return informs
 
     def _names(self) -> tuple[str, ...]:
-        """Return what the datasets are called, one name each."""
-        auto = tuple(f"dataset_{place}" for place in range(len(self.informs)))
-        names = tuple(
-            inform.name or name for inform, name in zip(self.informs, auto, strict=True)
-        )
+        """Return the name of each dataset.
+
+        Raises:
+            ConfigError: Names are equal, or weights have other names.
+        """
+        default_names = tuple(f"dataset_{place}" for place in range(len(self.informs)))
+        given_names: list[str] = []
+        for inform, default_name in zip(self.informs, default_names, strict=True):
+            given_names.append(inform.name or default_name)
+        names = tuple(given_names)
         if len(set(names)) < len(names):
             raise ConfigError(
                 f"DatasetMixture: informs: got the names {list(names)}, expected a different name for each dataset"
@@ -291,12 +317,10 @@ class DatasetMixture:
         weights = self.mixture_weights
         if weights is None:
             return names
-        if (
-            names == auto
-            and len(weights) == len(names)
-            and not set(weights) & set(names)
-        ):
-            return tuple(weights)  # by place
+        # Weights of datasets without names apply in order, and name them.
+        has_default_names = names == default_names and len(weights) == len(names)
+        if has_default_names and not set(weights) & set(names):
+            return tuple(weights)
         check_weight_names("DatasetMixture: mixture_weights", names, tuple(weights))
         return names
 
@@ -321,8 +345,9 @@ def build_dataset(
 def build_dataset(
     config: Configuration | DatasetMixture, **options: Any
 ) -> BuildResult | ShardedDataSource:
-    """Build a version of a dataset on this machine; of a :class:`DatasetMixture`,
-    return its rows.
+    """Build a version of a dataset on this machine.
+
+    For a :class:`DatasetMixture`, return its rows.
 
     A build resumes the finished units of an interrupted one. If an equal version
     exists, it is returned.
@@ -368,6 +393,7 @@ def build_dataset(
         >>> train.seq_length, len(train) > len(validation)
         (64, True)
     """
+    # A build: options go to the builder.
     if not isinstance(config, DatasetMixture):
         options["executor"] = present_executor(
             options.get("executor"), options.pop("engine", None)
@@ -383,17 +409,17 @@ def build_dataset(
 
 
 DatasetLoadError = SourceError
-"""What a dataset that cannot be loaded raises."""
+"""Error of a dataset that cannot be loaded."""
+
+# Fields of a dataset that the configuration of a source has, too.
 _OF_FILES: Final = (
-    *(
-        "data_files",
-        "num_rows",
-        "dataset_split_name",
-        "split",
-        "subset",
-        "storage_options",
-        "name",
-    ),
+    "data_files",
+    "num_rows",
+    "dataset_split_name",
+    "split",
+    "subset",
+    "storage_options",
+    "name",
 )
 _NO_FUNCTION: Final = (
     "JSON cannot contain functions; set it after loading with dataclasses.replace"
@@ -402,7 +428,7 @@ _OPTIONS: Final[TypeAdapter[Any]] = TypeAdapter(Options)
 
 
 class BaseDatasetInform(ABC):
-    """What a mixture takes as a dataset."""
+    """Dataset of a mixture."""
 
     __slots__ = ()
 
@@ -414,32 +440,33 @@ class BaseDatasetInform(ABC):
 @final
 @dataclass(frozen=True, slots=True)
 class TextDatasetInform(BaseDatasetInform):
-    """One text dataset of a mixture: where its files are and how its rows are read.
+    """One text dataset of a mixture: its files, and the way in which rows are read.
 
     Attributes:
-        type: json, jsonl, parquet, arrow, csv, tsv, txt, huggingface or hf; None: by
-            the extension of each file. ``json`` files may be an array of objects or
-            have an object on every line: their first character tells. ``txt`` files
-            have a text on every line, which gets the name `content_field`.
-        data_files: file, glob, directory, URL or Hub id, or a list of them.
-        num_rows: read at most this many rows.
-        dataset_split_name: the split to read, where it is not `split`.
-        split: of a Hub dataset, or of a folder whose names say splits.
-        format_callback: function of a row, applied after `format_fields`; None as its
-            result leaves the row out.
-        format_fields: fields to rename first, {old: new}; a row that lacks one is an
-            error. Names inside of messages stay (:class:`tokenlake.ConvertToChatML`
-            knows those).
-        content_field: field of the text, which the mixture renames to its
+        type: Type of the files: json, jsonl, parquet, arrow, csv, tsv, txt, huggingface
+            or hf; None: by the extension of each file. ``json`` files may be an array
+            of objects or have an object on every line: their first character decides.
+            ``txt`` files have a text on every line, which gets the name
+            `content_field`.
+        data_files: File, glob, directory, URL or Hub id, or a list of them.
+        num_rows: Maximum number of rows to read.
+        dataset_split_name: Split to read, if it is not `split`.
+        split: Split of a Hub dataset, or of a folder whose names contain splits.
+        format_callback: Function of a row, applied after `format_fields`. If it returns
+            None, the row is left out.
+        format_fields: Fields to rename first, {old: new}; a row that lacks one is an
+            error. Names inside messages stay (:class:`tokenlake.ConvertToChatML` knows
+            those).
+        content_field: Field of the text, which the mixture renames to its
             `text_target_field`; None keeps all fields as they are. Rows without it that
             have `chosen` and `rejected` stay as they are.
-        additional_fields: fields to keep beside the text; a row that lacks one is an
+        additional_fields: Fields to keep beside the text; a row that lacks one is an
             error. All others are left out.
-        name: what the mixture calls the dataset; None: dataset_0, dataset_1, ... by its
-            place.
-        subset: configuration of a Hub dataset, or of a folder whose README.md has
+        name: Name of the dataset in the mixture; None: dataset_0, dataset_1, ... in
+            order.
+        subset: Configuration of a Hub dataset, or of a folder whose README.md has
             ``configs:``.
-        storage_options: options of the file system that the files are on.
+        storage_options: Options of the file system of the files.
     """
 
     type: DatasetType | str | None = None
@@ -457,17 +484,22 @@ class TextDatasetInform(BaseDatasetInform):
 
     def get_str_type(self) -> str | None:
         """Return `type` as text."""
-        return None if self.type is None else str(self.type)
+        if self.type is None:
+            return None
+        return str(self.type)
 
     def to_json(self) -> dict[str, Any]:
-        """Return what was set, as values of JSON; :meth:`from_json` reads it.
+        """Return the fields that were set, as values of JSON.
+
+        :meth:`from_json` reads them.
 
         Raises:
-            ConfigError: a function was set, or a credential that is not ``{env: NAME}``
+            ConfigError: A function was set, or a credential that is not ``{env: NAME}``
                 or ``{block: NAME}``.
         """
         if self.format_callback is not None:
             raise ConfigError(f"format_callback: {_NO_FUNCTION}")
+        # Secrets are written as references only.
         storage_options = dict(self.storage_options or {})
         try:
             options = _OPTIONS.validate_python(
@@ -477,19 +509,23 @@ class TextDatasetInform(BaseDatasetInform):
             raise ConfigError(
                 f"storage_options: {error.errors(include_url=False)[0]['msg']}"
             ) from None
-        values = set_fields(self)
-        values["storage_options"] = _OPTIONS.dump_python(options, mode="json") or None
-        files = self.data_files
-        if isinstance(files, str | os.PathLike):
-            values["data_files"] = os.fspath(files)
-        elif files is not None:
-            values["data_files"] = [os.fspath(file) for file in files]
-        return values
+        json_values = set_fields(self)
+        json_values["storage_options"] = (
+            _OPTIONS.dump_python(options, mode="json") or None
+        )
+        data_files = self.data_files
+        if isinstance(data_files, str | os.PathLike):
+            json_values["data_files"] = os.fspath(data_files)
+        elif data_files is not None:
+            json_values["data_files"] = [os.fspath(file) for file in data_files]
+        return json_values
 
     @classmethod
     def from_json(cls, value: Any) -> Self:
-        """Return the dataset that :meth:`to_json` described; ConfigError if `value`
-        has other fields.
+        """Return the dataset that :meth:`to_json` described.
+
+        Raises:
+            ConfigError: The value has other fields.
         """
         try:
             return cls(**value)
@@ -502,8 +538,8 @@ class TextDatasetInform(BaseDatasetInform):
         """Return the rows of the dataset, with their text in the field `target`.
 
         Raises:
-            ConfigError: an option is not what is allowed.
-            SourceNotFoundError: an entry of `data_files` matches nothing.
+            ConfigError: An option is not allowed.
+            SourceNotFoundError: An entry of `data_files` matches nothing.
         """
         if self.data_files is None:
             raise expected(
@@ -516,21 +552,24 @@ class TextDatasetInform(BaseDatasetInform):
             # A written split would select among files that are named one by one; the
             # default does not.
             del config["split"]
-        kind = self.get_str_type()
-        config["type"] = kind
+        # The types of this interface, as settings of a source.
+        file_type = self.get_str_type()
+        config["type"] = file_type
         config["delimiter"] = None
-        if kind == "tsv":
+        if file_type == "tsv":
             config["type"] = "csv"
             config["delimiter"] = "\t"
-        if kind in ("txt", "text"):
+        if file_type in ("txt", "text"):
             config["text_mode"] = "lines"
             config["content_field"] = self.content_field or "text"
+        # The steps over the rows, in this order.
         source = create_source(config)
         if self.format_fields:
             source = source.rename_fields(self.format_fields)
         if self.format_callback is not None:
             source = source.transform(self.format_callback)
-        content, fields = self.content_field, self.additional_fields or ()
+        content = self.content_field
+        fields = self.additional_fields or ()
         if content is None:
             return source
         are_names = all(
@@ -542,12 +581,13 @@ class TextDatasetInform(BaseDatasetInform):
                 "additional_fields", fields, "a list of names, such as ['id']"
             )
         if target in fields and target != content:
-            why = f"must not be {target!r}, the field for the text of {content!r}"
             raise ConfigError(
-                f"additional_fields: {why}; rename it, or choose another text_target_field"
+                f"additional_fields: must not be {target!r}, the field for the text of {content!r}; rename it, or "
+                "choose another text_target_field"
             )
 
         def to_target(row: Row) -> Row:
+            # Pairs of answers have no text of their own.
             if content not in row and "chosen" in row and "rejected" in row:
                 return row
             missing = [field for field in (content, *fields) if field not in row]
@@ -557,7 +597,8 @@ class TextDatasetInform(BaseDatasetInform):
                     "fields named",
                     reason="missing_field",
                 )
-            return {target: row[content], **{field: row[field] for field in fields}}
+            kept_fields = {field: row[field] for field in fields}
+            return {target: row[content], **kept_fields}
 
         return source.map(to_target)
 

@@ -1,5 +1,6 @@
-"""The loader of rows, whose batches are awaited or put onto devices where that is
-asked for; data awaited by index.
+"""Loader of rows, whose batches may be awaited or put onto devices.
+
+It also has data that is awaited by index.
 """
 
 from __future__ import annotations
@@ -37,31 +38,33 @@ Item = TypeVar("Item")
 
 
 class AsyncDataset(ABC, Generic[Item]):
-    """Items by index: define :meth:`aget`, and all else follows."""
+    """Items by index.
+
+    A subclass defines :meth:`aget`; everything else follows from it.
+    """
 
     @abstractmethod
     async def aget(self, index: int) -> Item:
-        """Return item number `index`; IndexError behind the last one."""
+        """Return item number `index`; IndexError after the last one."""
 
     async def abatch(self, indices: Sequence[int]) -> list[Item]:
         """Return several items, awaited one after the other."""
         return [await self.aget(index) for index in indices]
 
     def get(self, index: int) -> Item:
-        """Return an item without an event loop of your own; RuntimeError inside of a
-        running one.
+        """Return an item without an event loop of the caller.
+
+        Inside a running event loop it raises RuntimeError.
         """
         return asyncio.run(self.aget(index))
 
     def get_output_sharding(self) -> Any:
-        """Return the ``jax.sharding.Sharding`` of items, None where they are on no
-        device.
-        """
+        """Return the ``jax.sharding.Sharding`` of items; None without devices."""
         return None
 
     @property
     def is_exhausted(self) -> bool:
-        """Whether somebody has come to the end."""
+        """Whether an iteration has reached the end."""
         return False
 
     def __iter__(self) -> Iterator[Item]:
@@ -74,14 +77,15 @@ class AsyncDataset(ABC, Generic[Item]):
             yield item
 
 
-_END: Final = object()
-_SHUFFLED: Final = 10_000  # rows of a buffer whose size nobody says
+_END: Final = object()  # stands for the end of an iterator in a thread
+_SHUFFLED: Final = 10_000  # rows of a shuffle buffer if no size is set
 
 
 @final
 class AsyncDataLoader(AsyncDataset[Arrays]):
-    """Batches of rows: dicts of numpy arrays (see
-    :func:`tokenlake.rowwise.batches.batch_of`), in order.
+    """Batches of rows: dicts of numpy arrays, in order.
+
+    :func:`tokenlake.rowwise.batches.batch_of` describes the arrays.
 
     ::
 
@@ -90,28 +94,28 @@ class AsyncDataLoader(AsyncDataset[Arrays]):
 
         async for batch in loader: ...
 
-    Of a stored dataset (``tl.open``) or a ``tl.Mixture`` it is a
-    :class:`tokenlake.DataLoader` that can be awaited, with all that one promises: a
-    pass is an epoch, a loop goes on behind the last batch that was delivered.
+    For a stored dataset (``tl.open``) or a ``tl.Mixture`` it is a
+    :class:`tokenlake.DataLoader` that can be awaited, with the same guarantees: a pass
+    is an epoch, and a loop continues after the last batch that was delivered.
 
-    Of other rows every iteration is an epoch: it reads the source from its beginning,
-    and with a shuffle buffer in another order than the last one; which order is a
-    function of `seed` and of how many iterations came before. A loader has one iterator
-    at a time: the next iteration takes the place of one that is under way, which then
-    raises ConfigError. Batches and their order do not depend on prefetching. Threads
-    end with the iteration, also where it is left in the middle.
+    For other rows every iteration is an epoch: it reads the source from its beginning,
+    and with a shuffle buffer in a new order. The order is a function of `seed` and of
+    the number of iterations before it. A loader has one iterator at a time: the next
+    iteration takes the place of one that is under way, which then raises ConfigError.
+    Batches and their order do not depend on prefetching. Threads end with the
+    iteration, also if it is left in the middle.
 
     :meth:`state_dict` counts batches that were delivered; :meth:`load_state_dict` lets
-    the next iteration go on behind them, exactly. What that costs is up to the source:
-    without a shuffle buffer, opening one shard at one row, which files of blocks and
-    lines seek to, and any other iterable is drawn from its beginning. With a buffer,
-    reading again from the oldest row that still waits in it, in the mean ``size *
+    the next iteration continue after them, exactly. The cost depends on the source.
+    Without a shuffle buffer it is opening one shard at one row, which files of blocks
+    and lines seek to; any other iterable is drawn from its beginning. With a buffer it
+    is reading again from the oldest row that still waits in it, on average ``size *
     ln(size)`` rows back, and 1 s of draws for every few million rows that were
     delivered.
     """
 
     meter: RowMeter | None = None
-    """Counts the batches of rows that are delivered; None: nobody asks."""
+    """Counter of the batches of rows that are delivered; None for no counter."""
 
     def __init__(
         self,
@@ -164,6 +168,7 @@ class AsyncDataLoader(AsyncDataset[Arrays]):
             MissingExtraError: Batches on devices are configured, and jax is not
                 installed.
         """
+        # The keywords that are settings of the section `load` are checked as such.
         options = {
             name: value
             for name, value in locals().items()
@@ -175,103 +180,110 @@ class AsyncDataLoader(AsyncDataset[Arrays]):
         require_one_of("padding_side", padding_side, ("left", "right"))
         load = section(LoadStageConfig, options, "AsyncDataLoader")
         seed = 0 if seed is None else whole_number("seed", seed)
+        # A flat directory of tokens states its padding token in its manifest.
         if pad_token_id is None and isinstance(source, FileBacked):
             pad_token_id = source.pad_token_id
         if prefetch_to_device and sharding is None:
             sharding = _first_device()
-        self._sharding, self._asked, self._turn = (
-            sharding,
-            cast("Iterator[Arrays] | None", None),
-            0,
-        )
+        self._sharding = sharding
+        # Iteration of `aget`, and the index of its next batch.
+        self._awaited_batches: Iterator[Arrays] | None = None
+        self._next_index = 0
         self._source: Final = source
         self._load: Final = load
-        if (stored and pad_token_id is not None) or (
-            not stored and sharding is not None and not drop_last
-        ):
-            padded = "pad_token_id: stored rows are padded with the id that their version records"
-            sized = "drop_last: False, but all batches on devices have one size"
-            raise ConfigError(f"{padded if stored else sized}; leave it out")
+        if stored and pad_token_id is not None:
+            raise ConfigError(
+                "pad_token_id: stored rows are padded with the id that their version records; leave it out"
+            )
+        if not stored and sharding is not None and not drop_last:
+            raise ConfigError(
+                "drop_last: False, but all batches on devices have one size; leave it out"
+            )
         if isinstance(source, Dataset | Mixture):
             self._loader = _stored(source, load, seed, padding_side, sharding)
         else:
-            filling = (
-                None if pad_token_id is None else Filling(pad_token_id, padding_side)
-            )
-            placed = (
-                None
-                if sharding is None
-                else RowPlacement(sharding, load.batch_size).placed
-            )
+            filling: Filling | None = None
+            if pad_token_id is not None:
+                filling = Filling(pad_token_id, padding_side)
+            placed: Callable[[Arrays], Arrays] | None = None
+            if sharding is not None:
+                placed = RowPlacement(sharding, load.batch_size).placed
             self._loader = RowLoader(source, load, seed, filling, placed)
 
     def __iter__(self) -> Iterator[Arrays]:
-        """Return the batches of the next epoch; whatever a source raises is raised
-        where its batch would be.
+        """Return the batches of the next epoch.
+
+        An error of a source is raised in the place of its batch.
         """
         return self._epoch()
 
     async def __aiter__(self) -> AsyncIterator[Arrays]:
-        """Yield the batches of the next epoch, which a thread prepares while the
-        event loop goes on.
+        """Yield the batches of the next epoch.
+
+        A thread prepares them while the event loop continues.
         """
         batches: Any = self._epoch(prefetch=True)
         try:
-            while (
-                batch := cast("Any", await asyncio.to_thread(next, batches, _END))
-            ) is not _END:
+            while True:
+                batch: Any = await asyncio.to_thread(next, batches, _END)
+                if batch is _END:
+                    return
                 yield batch
         finally:
             await asyncio.to_thread(batches.close)
 
     def _epoch(self, *, prefetch: bool | None = None) -> Iterator[Arrays]:
-        """Return the batches of the next epoch; where they are awaited, threads
-        prepare them in any case.
+        """Return the batches of the next epoch.
+
+        If they are awaited, threads prepare them in any case.
         """
         if isinstance(self._loader, RowLoader):
             return self._loader.deliver(self.meter, prefetch=prefetch)
         return cast("Any", iter(self._loader))
 
     async def aget(self, index: int) -> Arrays:
-        """Return batch number `index` of an epoch, which 0 begins; the others follow
-        one by one.
+        """Return batch number `index` of an epoch.
+
+        Batch 0 begins an epoch; the others follow one by one.
 
         Raises:
-            ConfigError: it is not the next one. IndexError: the epoch has no more.
+            ConfigError: It is not the next one.
+            IndexError: The epoch has no more batches.
         """
         if index == 0:
-            self._asked, self._turn = self._epoch(prefetch=True), 0
-        if self._asked is None or index != self._turn:
-            begins = self._asked is None
-            next_one = (
-                "0, which begins an epoch"
-                if begins
-                else f"{self._turn}, the next one, or 0"
-            )
+            self._awaited_batches = self._epoch(prefetch=True)
+            self._next_index = 0
+        if self._awaited_batches is None or index != self._next_index:
+            allowed = "0, which begins an epoch"
+            if self._awaited_batches is not None:
+                allowed = f"{self._next_index}, the next one, or 0"
             raise ConfigError(
-                f"aget: got {index}, must be {next_one}; batches are made in order"
+                f"aget: got {index}, must be {allowed}; batches are made in order"
             )
-        self._turn += 1
-        batch: Any = await asyncio.to_thread(next, self._asked, _END)
+        self._next_index += 1
+        batch: Any = await asyncio.to_thread(next, self._awaited_batches, _END)
         if batch is _END:
-            self._asked = None
+            self._awaited_batches = None
             raise IndexError(f"batch {index}: the epoch has {index} batches")
         return batch
 
     def get_output_sharding(self) -> Any:
-        """Return the sharding of batches, None where they are arrays of numpy."""
+        """Return the sharding of batches; None if they are arrays of numpy."""
         return self._sharding
 
     @property
     def is_exhausted(self) -> bool:
-        """Whether the latest epoch came to its end; a new one begins with the next
-        iteration.
+        """Whether the latest epoch came to its end.
+
+        A new one begins with the next iteration.
         """
         return self._loader.ended
 
     def __len__(self) -> int:
-        """Return how many batches an epoch has; TypeError where the source does not
-        know how many rows it has.
+        """Return the number of batches of an epoch.
+
+        Raises:
+            TypeError: The source does not know its number of rows.
         """
         return len(self._loader)
 
@@ -280,8 +292,10 @@ class AsyncDataLoader(AsyncDataset[Arrays]):
 
     @property
     def plan(self) -> BatchPlan | None:
-        """Which rows each step has, of stored rows; None for other rows."""
-        return self._loader.plan if isinstance(self._loader, DataLoader) else None
+        """Rows of each step, for stored rows; None for other rows."""
+        if not isinstance(self._loader, DataLoader):
+            return None
+        return self._loader.plan
 
     @property
     def batch_size(self) -> int:
@@ -295,7 +309,7 @@ class AsyncDataLoader(AsyncDataset[Arrays]):
 
     @property
     def rows(self) -> int | None:
-        """Rows of an epoch; None where the source does not know it."""
+        """Rows of an epoch; None if the source does not know the number."""
         try:
             return len(cast("Any", self._source))
         except TypeError:
@@ -303,8 +317,9 @@ class AsyncDataLoader(AsyncDataset[Arrays]):
 
     @property
     def endless(self) -> bool:
-        """Whether an epoch is known to have no end, as that of a mixture that
-        restarts its sources.
+        """Whether an epoch is known to have no end.
+
+        A mixture that restarts its sources has none, for example.
         """
         if isinstance(self._loader, DataLoader):
             return self._loader.plan.batches_in(0) is None
@@ -320,18 +335,20 @@ class AsyncDataLoader(AsyncDataset[Arrays]):
         self._loader.close()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what :meth:`load_state_dict` needs to go on behind the last batch
-        that was delivered: JSON, small.
+        """Return the state after the last batch that was delivered.
+
+        It is small and JSON-able. :meth:`load_state_dict` continues from it.
         """
         return self._loader.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where another loader stood, of the same source and order; the next
-        iteration begins there.
+        """Continue where another loader of the same source and order stopped.
+
+        The next iteration begins there.
 
         Raises:
-            ConfigError: the state is of another source or of another order; says what
-                differs.
+            ConfigError: The state is of another source or of another order; the message
+                states the difference.
         """
         self._loader.load_state_dict(state)
 
@@ -343,7 +360,7 @@ class AsyncDataLoader(AsyncDataset[Arrays]):
         )
 
     get_state, set_state = state_dict, load_state_dict
-    """The names that checkpoints use."""
+    """Names that checkpoints use."""
 
 
 def _stored(
@@ -353,27 +370,43 @@ def _stored(
     side: Literal["left", "right"],
     sharding: Any,
 ) -> DataLoader:
-    """Return the loader of rows that are stored."""
-    datasets = source.datasets.values() if isinstance(source, Mixture) else [source]
-    ragged = all(dataset.kind != "packed" for dataset in datasets)
-    ahead = load.prefetch_enabled
+    """Return the loader of stored rows."""
+    if isinstance(source, Mixture):
+        datasets = list(source.datasets.values())
+    else:
+        datasets = [source]
+    # Only rows of different lengths are padded.
+    padding: BatchPadding | None = None
+    if all(dataset.kind != "packed" for dataset in datasets):
+        padding = BatchPadding(side=side)
+    # The loader has no switch for prefetching: 0 batches ahead mean none.
+    batches_ahead = 0
+    threads = 0
+    if load.prefetch_enabled:
+        batches_ahead = load.prefetch_buffer_size
+        threads = load.prefetch_workers
     return DataLoader(
         source,
         load.batch_size,
         seed=seed,
         shuffle=load.shuffle_buffer_size is not None or isinstance(source, Mixture),
         drop_last=load.drop_last,
-        padding=BatchPadding(side=side) if ragged else None,
+        padding=padding,
         sharding=sharding,
-        prefetch=load.prefetch_buffer_size if ahead else 0,
-        workers=load.prefetch_workers if ahead else 0,
+        prefetch=batches_ahead,
+        workers=threads,
     )
 
 
 @final
 class RowPlacement:
-    """Puts batches of `size` rows onto the devices of a sharding, which divides (rows,
-    ids).
+    """Function that puts batches onto the devices of a sharding.
+
+    The sharding divides (rows, ids).
+
+    Args:
+        sharding: ``jax.sharding.Sharding``.
+        size: Number of rows of a batch.
 
     Raises:
         MissingExtraError: jax is not installed.
@@ -384,18 +417,21 @@ class RowPlacement:
 
         self._size = size
         self._of = cache(lambda width: Placement(sharding, (size,), (width,)))
+        # Placements are cached by the width of rows. One is made now, so that an object
+        # that is no sharding, or cannot cut the rows, is an error at once. Any sharding
+        # of these devices can cut rows of as many ids as it has devices.
         try:
-            # Any sharding of these devices can cut that.
             width = len(sharding.device_set)
         except (AttributeError, ValueError):
             width = 1
-        self._of(width)  # what is no sharding, or cannot cut the rows, is found now
+        self._of(width)
 
     def placed(self, batch: Arrays) -> Arrays:
         """Return a batch on the devices.
 
         Raises:
-            ConfigError: a field is no array (rows, ids), or the sharding cannot cut it.
+            ConfigError: A field is not an array (rows, ids), or the sharding cannot cut
+                it.
         """
         return {name: self.array(name, values) for name, values in batch.items()}
 
@@ -406,15 +442,17 @@ class RowPlacement:
                 f"the field {name!r} is a {type(values).__name__}; batches on devices hold only arrays (rows, ids). "
                 "Leave it out: source.drop_fields([...])"
             )
+        # Each host puts its own rows onto its devices.
         placement = self._of(values.shape[1])
-        return placement.place(
-            {name: values[placement.wanted(self._size)]}, self._size
-        )[name]
+        own_rows = {name: values[placement.wanted(self._size)]}
+        return placement.place(own_rows, self._size)[name]
 
 
 def _first_device() -> Any:
-    """Return the sharding of arrays that lie on the first device of this process;
-    MissingExtraError without jax.
+    """Return the sharding of arrays on the first device of this process.
+
+    Raises:
+        MissingExtraError: jax is not installed.
     """
     try:
         import jax
@@ -427,8 +465,9 @@ def _first_device() -> Any:
 
 @final
 class PrefetchIterator(Generic[Item]):
-    """The items of an iterable, which threads run ahead of; they end with it, and
-    when it is closed or forgotten.
+    """Items of an iterable, which threads prepare ahead.
+
+    The threads end with it, and when it is closed or forgotten.
     """
 
     def __init__(
@@ -458,13 +497,14 @@ class PrefetchIterator(Generic[Item]):
         return self
 
     def __next__(self) -> Item:
-        """Return the next item; whatever a thread raised is raised here, in its
-        place.
+        """Return the next item.
+
+        An error of a thread is raised in its place.
         """
         return next(self._items)
 
     def close(self) -> None:
-        """End the threads; nothing more comes."""
+        """End the threads; no more items follow."""
         self._items.close()
 
 
@@ -480,15 +520,20 @@ def create_data_iterator(
     seed: int | None = None,
     **padding: Any,
 ) -> Iterator[Arrays]:
-    """Return one epoch of batches; :class:`tokenlake.AsyncDataLoader` has more, such as
-    a state to go on from.
+    """Return one epoch of batches.
+
+    :class:`tokenlake.AsyncDataLoader` has more, such as a state to resume from.
 
     Args:
-        dataset: whatever an AsyncDataLoader takes.
-        shuffle: draw rows at random from a buffer of `shuffle_buffer` rows; None:
-            10,000.
-        prefetch, prefetch_workers, prefetch_buffer: whether threads prepare batches,
-            how many, and how far ahead.
+        dataset: Rows, as an AsyncDataLoader takes them.
+        batch_size: Number of rows per batch.
+        shuffle: Whether rows are drawn at random from a buffer.
+        drop_last: Whether a last batch of fewer rows is left out.
+        prefetch: Whether threads prepare batches.
+        prefetch_workers: Number of these threads.
+        prefetch_buffer: Number of batches that are prepared ahead.
+        shuffle_buffer: Number of rows in the buffer; None for 10,000.
+        seed: Random seed of the shuffle; None is 0.
         padding: `pad_token_id`, `padding_side`, `sharding` and the other keywords of an
             AsyncDataLoader.
     """
@@ -496,45 +541,57 @@ def create_data_iterator(
         raise ConfigError(
             "shuffle_buffer: set, but shuffle is False; leave one of them out"
         )
-    buffer = (shuffle_buffer or _SHUFFLED) if shuffle else None
-    ahead = (prefetch, prefetch_workers, prefetch_buffer)
-    return iter(
-        AsyncDataLoader(dataset, batch_size, *ahead, buffer, drop_last, seed, **padding)
+    shuffle_rows: int | None = None
+    if shuffle:
+        shuffle_rows = shuffle_buffer or _SHUFFLED
+    loader = AsyncDataLoader(
+        dataset,
+        batch_size,
+        prefetch,
+        prefetch_workers,
+        prefetch_buffer,
+        shuffle_rows,
+        drop_last,
+        seed,
+        **padding,
     )
+    return iter(loader)
 
 
 def preshard_batch(batch: Arrays, sharding_map: Mapping[str, Any] | None) -> Arrays:
     """Return a batch with some of its fields on devices.
 
     Args:
-        batch: the same on every host; fields on devices are arrays (rows, ids).
-        sharding_map: field to its ``jax.sharding.Sharding``; other fields stay as they
-            are. None: all do.
+        batch: Batch, the same on every host; fields on devices are arrays (rows, ids).
+        sharding_map: ``jax.sharding.Sharding`` of each field that goes onto devices;
+            other fields stay as they are. None: all fields stay.
 
     Raises:
-        ConfigError: a field is missing or is no such array, or its sharding cannot cut
-            it.
+        ConfigError: A field is missing or not an array (rows, ids), or its sharding
+            cannot cut it.
         MissingExtraError: jax is not installed.
     """
     placed = dict(batch)
-    for name, sharding in (sharding_map or {}).items():
-        if name not in batch:
+    for field_name, sharding in (sharding_map or {}).items():
+        if field_name not in batch:
             raise ConfigError(
-                f"sharding_map: the batch has no field {name!r}; it has {', '.join(batch)}"
+                f"sharding_map: the batch has no field {field_name!r}; it has {', '.join(batch)}"
             )
-        placed[name] = RowPlacement(sharding, len(batch[name])).array(name, batch[name])
+        placed[field_name] = RowPlacement(sharding, len(batch[field_name])).array(
+            field_name, batch[field_name]
+        )
     return placed
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class ShardingSpec:
-    """Where the fields of batches go on a mesh.
+    """Places of the fields of batches on a mesh.
 
     Attributes:
-        mesh: a ``jax.sharding.Mesh``; None: nowhere.
-        partition_specs: field to its ``PartitionSpec``; other fields stay arrays of
-            numpy.
+        mesh: A ``jax.sharding.Mesh``; None for no mesh.
+        partition_specs: ``PartitionSpec`` of each field that goes onto the mesh; other
+            fields stay arrays of numpy.
     """
 
     mesh: Any = None
@@ -549,8 +606,9 @@ class ShardingSpec:
             )
 
     def apply(self, batch: Arrays) -> Arrays:
-        """Return a batch with its fields in their places; errors as
-        :func:`preshard_batch`.
+        """Return a batch with its fields in their places.
+
+        Errors are those of :func:`preshard_batch`.
         """
         if self.mesh is None:
             return dict(batch)
@@ -560,8 +618,7 @@ class ShardingSpec:
             raise MissingExtraError(
                 "arrays on a mesh need jax: pip install 'tokenlake[jax]'"
             ) from error
-        named = {
-            name: NamedSharding(self.mesh, spec)
-            for name, spec in self.partition_specs.items()
-        }
-        return preshard_batch(batch, named)
+        shardings: dict[str, Any] = {}
+        for field_name, spec in self.partition_specs.items():
+            shardings[field_name] = NamedSharding(self.mesh, spec)
+        return preshard_batch(batch, shardings)

@@ -1,5 +1,6 @@
-"""Mixtures: several sources combined by weight into one stream of rows, in a
-reproducible order.
+"""Mixtures: several sources combined by weight into one stream of rows.
+
+The order of the stream is reproducible.
 
 Indices of this module:
 
@@ -47,8 +48,9 @@ Lengths = dict[str, int | None]
 
 @final
 class MixedShardedSource(NumberedSource):
-    """Rows of several sources in one shard, each with the name of its source in
-    ``__source__``.
+    """Rows of several sources in one shard, in an order by weights.
+
+    Each row has the name of its source in ``__source__``.
 
     Counts over blocks follow the weights. Fractions of a row are carried over to the
     next block, so that no source starves. Inside a block, the order is a shuffle by the
@@ -122,14 +124,19 @@ class MixedShardedSource(NumberedSource):
         return all(are_endless)
 
     def _count(self, index: int) -> int | None:
-        lengths = (
-            dict.fromkeys(self._sources) if self._stop == "restart" else self._lengths()
-        )
-        return None if None in lengths.values() else self._order(lengths).rows
+        # A mixture that restarts never ends, whatever the lengths are.
+        if self._stop == "restart":
+            return None
+        lengths = self._lengths()
+        if None in lengths.values():
+            return None
+        return self._order(lengths).rows
 
     def __len__(self) -> int:
-        """Return the exact number of rows; TypeError if there is no end, or it is
-        not known.
+        """Return the exact number of rows.
+
+        Raises:
+            TypeError: There is no end, or the number is not known.
         """
         if self._stop == "restart":
             raise TypeError(
@@ -137,9 +144,11 @@ class MixedShardedSource(NumberedSource):
             )
         rows = self._count(0)
         if rows is None:
-            unknown = ", ".join(
-                name for name, length in self._lengths().items() if length is None
-            )
+            unknown_names: list[str] = []
+            for name, length in self._lengths().items():
+                if length is None:
+                    unknown_names.append(name)
+            unknown = ", ".join(unknown_names)
             raise TypeError(
                 f"the length of the mixture is unknown, because the length of {unknown} is; count its rows"
             )
@@ -151,6 +160,7 @@ class MixedShardedSource(NumberedSource):
         )
 
     def _lengths(self) -> Lengths:
+        """Return the number of rows of each source, without reading."""
         return {name: known_length(source) for name, source in self._sources.items()}
 
     def _rows(self, index: int, row: int) -> Numbered:
@@ -172,6 +182,7 @@ class MixedShardedSource(NumberedSource):
             for name, ceiling in self._ceilings().items():
                 rows = None if ceiling is None else known_length(self._sources[name])
                 self._length_in_order(name, rows, ceiling)
+        # Pass over the rows before the first one.
         if row:
             self._seek(feeds, lengths, row)
 
@@ -186,6 +197,7 @@ class MixedShardedSource(NumberedSource):
                     lengths[name] = feeds[name].drawn
                     has_ended_source = True
                     break
+                # The field would be overwritten, and its value lost.
                 if SOURCE_FIELD in source_row:
                     raise BadRecordError(
                         f"source {name!r}: a row has a field {SOURCE_FIELD!r} already, in which a mixture writes the "
@@ -209,22 +221,22 @@ class MixedShardedSource(NumberedSource):
             row: Number of the first row.
         """
         order = self._order(lengths)
+        # Whole blocks are computed at once: the order shuffles inside them.
         step = -(-_STEP // self._block_size) * self._block_size
         while order.rows is None or row < order.rows:
             stop = (row // step + 1) * step
             if order.rows is not None:
                 stop = min(stop, order.rows)
-            yield from (
-                order.names[source]
-                for source in order.lane(0, row, stop).source.tolist()
-            )
+            sources = order.lane(0, row, stop).source.tolist()
+            yield from (order.names[source_index] for source_index in sources)
             row = stop
 
     def _seek(
         self, feeds: Mapping[str, _SourceFeed], lengths: Lengths, row: int
     ) -> None:
-        """Move every source to its first draw at or after a row; set the lengths of
-        those that end before it.
+        """Move every source to its first draw at or after a row.
+
+        The lengths of sources that end before it are set.
 
         Args:
             feeds: Name of each source to its rows.
@@ -234,35 +246,40 @@ class MixedShardedSource(NumberedSource):
         Raises:
             ConfigError: The mixture has fewer rows.
         """
+        # A source that ends changes the order after its end: the draws are computed
+        # again until no further source ends.
         reachable = row
         while True:
             order = self._order(lengths)
             if order.rows is not None:
                 reachable = min(reachable, order.rows)
-            draws = dict(
-                zip(order.names, order.drawn(0, reachable).tolist(), strict=True)
-            )
-            ended: Lengths = {}
-            for name, feed in feeds.items():
-                reached = feed.seek(draws[name])
-                if reached < draws[name]:
-                    ended[name] = reached
-            if not ended:
+            drawn = order.drawn(0, reachable).tolist()
+            draws = dict(zip(order.names, drawn, strict=True))
+            ended_lengths: Lengths = {}
+            for source_name, feed in feeds.items():
+                reached_draws = feed.seek(draws[source_name])
+                if reached_draws < draws[source_name]:
+                    ended_lengths[source_name] = reached_draws
+            if not ended_lengths:
                 break
             # With these lengths, the order before the row differs: compute the draws
             # anew.
-            lengths |= ended
+            lengths |= ended_lengths
         if reachable < row:
             self._check_end(feeds, lengths)
             raise beyond(_SHARD, row, reachable)
 
     def _order(self, lengths: Lengths) -> SourceMixture:
-        """Return the order of the mixture, in one lane; ConfigError if a source can
-        never be exhausted or restarted.
+        """Return the order of the mixture, in one lane.
+
+        Raises:
+            ConfigError: A source can never be exhausted or restarted.
         """
         order_lengths: Lengths = {}
-        for name, ceiling in self._ceilings().items():
-            order_lengths[name] = self._length_in_order(name, lengths[name], ceiling)
+        for source_name, ceiling in self._ceilings().items():
+            order_lengths[source_name] = self._length_in_order(
+                source_name, lengths[source_name], ceiling
+            )
         # A batch of the order is a block, inside which it is shuffled.
         return SourceMixture(
             order_lengths,
@@ -274,14 +291,15 @@ class MixedShardedSource(NumberedSource):
         )
 
     def _ceilings(self) -> Lengths:
-        """Return the number of draws that the schedule ever takes from each source;
-        None if there is no end.
+        """Return the number of draws that the schedule ever takes from each source.
+
+        It is None if there is no end.
         """
         counts = counts_of(self._scheduler, block_size=self._block_size)
-        return {
-            name: counts.ceiling(index)
-            for index, name in enumerate(self._scheduler.names)
-        }
+        ceilings: Lengths = {}
+        for index, name in enumerate(self._scheduler.names):
+            ceilings[name] = counts.ceiling(index)
+        return ceilings
 
     def _length_in_order(
         self, name: str, rows: int | None, ceiling: int | None
@@ -304,6 +322,9 @@ class MixedShardedSource(NumberedSource):
                 "or use 'all_exhausted'",
                 source=name,
             )
+        # A restarted source may have any length. For a source that must be exhausted,
+        # an unknown length is the most that the schedule takes; for the first that
+        # ends, more than any.
         if self._stop == "restart":
             return rows
         if self._stop == "first_exhausted" or ceiling is None:
@@ -319,13 +340,13 @@ class MixedShardedSource(NumberedSource):
 
     def _check_end(self, feeds: Mapping[str, _SourceFeed], lengths: Lengths) -> None:
         """Raise ConfigError if all sources should be exhausted, and one is not."""
-        for name, feed in feeds.items():
-            if (
-                self._stop == "all_exhausted"
-                and lengths[name] is None
-                and feed.take() is not None
-            ):
-                raise _never_exhausted(name, feed.drawn - 1)
+        # Only a source whose end was not reached may have rows left.
+        for source_name, feed in feeds.items():
+            is_unexhausted = (
+                self._stop == "all_exhausted" and lengths[source_name] is None
+            )
+            if is_unexhausted and feed.take() is not None:
+                raise _never_exhausted(source_name, feed.drawn - 1)
 
 
 @final
@@ -357,18 +378,19 @@ class _SourceFeed:
         self._source = source
         self._again = again
         self._key = (seed, _SHARDS, source_index)
+        # Number of draws before the next one, over all epochs.
         self.drawn = 0
-        """Number of draws before the next one, over all epochs."""
         self._rows = self._walk(0)
 
     def take(self) -> Row | None:
-        """Return the next row, None after the last one.
+        """Return the next row; None after the last one.
 
         Raises:
-            SourceError: rows are drawn again, and there are none.
+            SourceError: Rows are drawn again, and there are none.
         """
         row = next(self._rows, None)
-        self.drawn += row is not None
+        if row is not None:
+            self.drawn += 1
         return row
 
     def seek(self, draws: int) -> int:
@@ -384,6 +406,7 @@ class _SourceFeed:
             Number of draws before the next one: `draws`, or the number of all rows if
             there are fewer.
         """
+        # Rows are walked anew: a source cannot be moved back.
         if draws != self.drawn:
             self._rows = self._walk(draws)
             next(self._rows)
@@ -395,18 +418,19 @@ class _SourceFeed:
         If draws are passed over, the first item is an empty row, yielded once `drawn`
         is set.
         """
+        # Whole shards are passed over first, then whole epochs, then rows of one shard.
         to_skip = draws
         epoch = 0
         has_arrived = not draws
         while True:
             rows_of_epoch = 0
-            for shard in self._ordered(epoch):
+            for shard_name in self._ordered(epoch):
                 if to_skip:
-                    skipped, rows = self._opened(shard, to_skip)
+                    skipped, rows = self._opened(shard_name, to_skip)
                     to_skip -= skipped
                     rows_of_epoch += skipped
                 else:
-                    rows = self._source.open_shard(shard)
+                    rows = self._source.open_shard(shard_name)
                 if not to_skip and not has_arrived:
                     has_arrived = True
                     self.drawn = draws
@@ -426,8 +450,9 @@ class _SourceFeed:
             yield {}
 
     def _require_rows(self, rows: int, epoch: int) -> None:
-        """Raise SourceError if an epoch had no rows, because the next one would have
-        none either.
+        """Raise SourceError if an epoch had no rows.
+
+        The next epoch would have none either.
         """
         if rows:
             return
@@ -439,13 +464,12 @@ class _SourceFeed:
         )
 
     def _ordered(self, epoch: int) -> list[str]:
+        """Return the names of the shards in the order of an epoch."""
         names = list(self._source.shard_names)
         if epoch == 0 or len(names) < 2:
             return names
-        return [
-            names[place]
-            for place in shuffled(len(names), key_of(*self._key, epoch)).tolist()
-        ]
+        order = shuffled(len(names), key_of(*self._key, epoch)).tolist()
+        return [names[shard_index] for shard_index in order]
 
     def _opened(self, shard: str, skip: int) -> tuple[int, Iterator[Row]]:
         """Open a shard after its first rows.
@@ -456,7 +480,8 @@ class _SourceFeed:
 
         Returns:
             skipped: Number of rows that were passed over: `skip`, or all rows of the
-            shard if there are fewer. rows: Rows after them.
+                shard if there are fewer.
+            rows: Rows after them.
         """
         if not self._source.every_row:
             # Numbers have gaps, so that rows must be counted.
@@ -487,8 +512,9 @@ def block_mixture_interleave(
     seed: int | None = None,
     stop: str = "restart",
 ) -> MixedShardedSource:
-    """Mix datasets block by block. Every block follows the weights, and its rows are
-    shuffled.
+    """Mix datasets block by block.
+
+    Every block follows the weights, and its rows are shuffled.
 
     Args:
         datasets: Name to dataset, or a list of datasets. A dataset is a ``Dataset`` or
@@ -511,6 +537,7 @@ def block_mixture_interleave(
     Raises:
         ConfigError: An argument is not allowed.
     """
+    # A mapping of weights names the datasets of a list.
     names = list(weights) if isinstance(weights, Mapping) else None
     named_datasets = _named("datasets", datasets, names)
     if weights is not None and not isinstance(weights, Mapping):
@@ -522,17 +549,22 @@ def block_mixture_interleave(
             )
         weights = dict(zip(named_datasets, weights, strict=True))
 
+    # Datasets of other libraries and lists become sources.
     sources: dict[str, ShardedDataSource] = {}
-    for name, dataset in named_datasets.items():
+    for dataset_name, dataset in named_datasets.items():
         try:
             if isinstance(dataset, list | tuple):
-                sources[name] = RowsShardedSource(cast("Any", dataset), name)
+                sources[dataset_name] = RowsShardedSource(
+                    cast("Any", dataset), dataset_name
+                )
             elif isinstance(dataset, ShardedDataSource):
-                sources[name] = dataset
+                sources[dataset_name] = dataset
             else:
-                sources[name] = HFDatasetShardedSource(dataset, name)
+                sources[dataset_name] = HFDatasetShardedSource(dataset, dataset_name)
         except ConfigError as error:
-            raise ConfigError(f"datasets, {name!r}: {error}", **error.details) from None
+            raise ConfigError(
+                f"datasets, {dataset_name!r}: {error}", **error.details
+            ) from None
     return MixedShardedSource(sources, weights, block_size, seed, stop)
 
 
@@ -550,25 +582,30 @@ def _named(
         ConfigError: The values are something else, or a list has another length than
             the names.
     """
-    by_name: Mapping[str, Any] = {}
+    # Either form becomes a mapping.
+    values_by_name: Mapping[str, Any] = {}
     if isinstance(values, list | tuple):
-        listed = cast("Sequence[Any]", values)
+        listed_values = cast("Sequence[Any]", values)
         if names is None:
-            names = [f"source_{place}" for place in range(len(listed))]
-        if len(names) != len(listed):
+            names = [f"source_{place}" for place in range(len(listed_values))]
+        if len(names) != len(listed_values):
             raise ConfigError(
-                f"weights: got {len(names)} for {len(listed)} {argument}, must be one each"
+                f"weights: got {len(names)} for {len(listed_values)} {argument}, must be one each"
             )
-        by_name = dict(zip(names, listed, strict=True))
+        values_by_name = dict(zip(names, listed_values, strict=True))
     elif isinstance(values, Mapping):
-        by_name = cast("Mapping[str, Any]", values)
-    if not by_name or not all(isinstance(name, str) and name for name in by_name):  # pyright: ignore[reportUnnecessaryIsInstance]
+        values_by_name = cast("Mapping[str, Any]", values)
+    are_names = all(
+        isinstance(name, str) and name  # pyright: ignore[reportUnnecessaryIsInstance]
+        for name in values_by_name
+    )
+    if not values_by_name or not are_names:
         raise expected(
             argument,
             values,
             "a mapping of at least one name (text), or a list of at least one",
         )
-    return dict(by_name)
+    return dict(values_by_name)
 
 
 def _scheduler_of(
@@ -576,8 +613,11 @@ def _scheduler_of(
     weights: Mapping[str, float] | None,
     scheduler: WeightScheduler | None,
 ) -> WeightScheduler:
-    """Return the schedule of weights; ConfigError unless it has exactly the names of
-    the sources.
+    """Return the schedule of weights.
+
+    Raises:
+        ConfigError: Both arguments are given, or the names are not those of the
+            sources.
     """
     if weights is not None and scheduler is not None:
         raise ConfigError("got weights and a weight_scheduler, must be one of them")
@@ -586,7 +626,9 @@ def _scheduler_of(
             raise expected("weight_scheduler", scheduler, "a WeightScheduler")
         check_weight_names("weight_scheduler", names, tuple(scheduler.names))
         return scheduler
-    weights = dict.fromkeys(names, 1 / len(names)) if weights is None else weights
+    # Weights that do not change are a schedule of one point.
+    if weights is None:
+        weights = dict.fromkeys(names, 1 / len(names))
     if not isinstance(weights, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise expected("weights", weights, "a mapping of name to weight")
     check_weight_names("weights", names, tuple(weights))
@@ -594,9 +636,7 @@ def _scheduler_of(
 
 
 def _never_exhausted(name: str, ceiling: int) -> ConfigError:
-    """Return the error for a source with more rows than the `ceiling` rows that the
-    schedule ever takes.
-    """
+    """Return the error for a source with more rows than the schedule ever takes."""
     return ConfigError(
         f"source {name!r} can never be exhausted: the schedule takes {ceiling} rows of it before its weight stays 0, "
         "and it has more. Give it a weight above 0 at the end of the schedule, or use another stop_strategy",

@@ -1,5 +1,6 @@
-"""The fluent pipeline of six stages. Each stage wraps the sources before it; no row
-is read until the end.
+"""The fluent pipeline of six stages.
+
+Each stage wraps the sources before it; no row is read until the end.
 """
 
 from __future__ import annotations
@@ -51,15 +52,17 @@ from tokenlake.runtime.mixing.schedule import WeightScheduler
 Sources = Mapping[str, ShardedDataSource]
 """Name of a dataset, or of a mixture of several, to its rows."""
 
-_MIXED: Final = "mixed"
+_MIXED: Final = "mixed"  # name of the source that the stage `mix` returns
 _DEFAULT_OUTPUT: Final = "./output"
 _SAVE_FIELDS: Final = ("save_path", "save_format", "num_shards")
 """Options of a dataset that act in the stage `save`."""
 
 
 class _OwnStage(BaseStage):
-    """A stage of the library. Its name is the first word of its class, which is also
-    its section of the configuration.
+    """A stage of the library.
+
+    Its name is the first word of its class, which is also its section of the
+    configuration.
 
     The argument of the class replaces the whole section; None leaves the section of the
     context.
@@ -72,18 +75,20 @@ class _OwnStage(BaseStage):
     def process(
         self, data: Mapping[str, Any], context: PipelineContext
     ) -> Mapping[str, Any]:
-        """Return the sources after the stage. With a written ``enabled: false``, they
-        stay as they are.
+        """Return the sources after the stage.
+
+        With a written ``enabled: false`` they stay as they are.
 
         Raises:
             ConfigError: The configuration contradicts itself; each class lists further
                 reasons.
-            NotAvailableError: An option is set that a pipeline does not act on.
+            NotAvailableError: An option is set that has no effect in a pipeline.
         """
         settings = getattr(context.config, self.name)
         if self.config is not None:
             settings = section(type(settings), self.config, self.name)
             context.config = context.config.model_copy(update={self.name: settings})
+        # Calling a stage enables it; only a written `false` turns it off.
         if "enabled" in settings.model_fields_set and not settings.enabled:
             return dict(data)
         check_config(context.config, self.name)
@@ -92,16 +97,22 @@ class _OwnStage(BaseStage):
     @abstractmethod
     def _applied(
         self, data: Mapping[str, Any], context: PipelineContext
-    ) -> Mapping[str, Any]: ...
+    ) -> Mapping[str, Any]:
+        """Return the sources after the stage, whose section is checked."""
 
 
 @final
 class SourceStage(_OwnStage):
-    """Opens every dataset: files are listed, rows are not read."""
+    """Stage that opens every dataset.
+
+    Files are listed, rows are not read.
+    """
 
     def _applied(self, data: Mapping[str, Any], context: PipelineContext) -> Sources:
-        """Return the rows of every dataset; SourceNotFoundError if an entry of
-        `data_files` matches nothing.
+        """Return the rows of every dataset.
+
+        Raises:
+            SourceNotFoundError: An entry of `data_files` matches nothing.
         """
         opened: dict[str, ShardedDataSource] = {}
         for dataset in context.config.datasets:
@@ -112,8 +123,9 @@ class SourceStage(_OwnStage):
 
 @final
 class TokenizeStage(_OwnStage):
-    """Wraps every source in a :class:`TokenizedShardedSource`: tokenizers are
-    loaded, rows are not read.
+    """Stage that wraps every source in a :class:`TokenizedShardedSource`.
+
+    Tokenizers are loaded, rows are not read.
     """
 
     def _applied(self, data: Mapping[str, Any], context: PipelineContext) -> Sources:
@@ -137,31 +149,32 @@ class TokenizeStage(_OwnStage):
                     f"datasets.{name}.tokenizer: missing, and neither tokenize.default_tokenizer nor default_tokenizer "
                     "is set; write a Hub id or a path"
                 )
-            options = (
-                TokenizerConfig(name_or_path=choice)
-                if isinstance(choice, str)
-                else choice
-            )
+            if isinstance(choice, str):
+                options = TokenizerConfig(name_or_path=choice)
+            else:
+                options = choice
             limit = {"max_length": options.max_length or config.tokenize.max_length}
             files = context.get_tokenizer(options.name_or_path).files
-            context.tokenizers[name] = LoadedTokenizer(
-                files, options.model_copy(update=limit)
-            )
+            limited_options = options.model_copy(update=limit)
+            context.tokenizers[name] = LoadedTokenizer(files, limited_options)
 
+        # All rows of a pipeline have the same fields: one masked dataset gives all of
+        # them a mask.
         unpacked = context.config_with_packing(False)
         texts = [texts_of(unpacked, context.dataset(name), name) for name in data]
         is_masked = any(source.texts.masked for source in texts)
-        return {
-            name: _tokens(source, name, context, masked=is_masked)
-            for name, source in data.items()
-        }
+        token_sources: dict[str, ShardedDataSource] = {}
+        for name, source in data.items():
+            token_sources[name] = _tokens(source, name, context, masked=is_masked)
+        return token_sources
 
 
 def _tokens(
     source: ShardedDataSource, name: str, context: PipelineContext, *, masked: bool
 ) -> ShardedDataSource:
-    """Return the rows of a source as tokens, stored in the cache if the configuration
-    says so.
+    """Return the rows of a source as tokens.
+
+    They are stored in the cache if the configuration says so.
 
     Args:
         source: Rows to tokenize.
@@ -172,17 +185,19 @@ def _tokens(
     dataset = context.dataset(name)
     stage = context.config.tokenize
     tokenizer = context.tokenizers[name]
-    additional_fields = None if dataset is None else dataset.additional_fields
+    additional_fields: tuple[str, ...] | None = None
+    if dataset is not None:
+        additional_fields = dataset.additional_fields
     eos_id = context.config.pack.eos_token_id
     if eos_id is None:
         eos_id = tokenizer.files.eos_id
 
+    # Settings with and without packing, each computed once.
     @cache
     def row_tokens(packing: bool) -> RowTokens:
+        config = context.config_with_packing(packing)
         return RowTokens(
-            source=texts_of(
-                context.config_with_packing(packing), context.dataset(name), name
-            ),
+            source=texts_of(config, dataset, name),
             tokenizer=tokenizer,
             keep=additional_fields,
             remove=stage.remove_columns,
@@ -197,26 +212,28 @@ def _tokens(
     tokens = TokenizedShardedSource.deciding(
         source, lambda: row_tokens(context.packing)
     )
+    # The size of batches decides tokens only if rows are padded to the longest of their
+    # batch.
+    batch_size: int | None = None
+    if tokenizer.config.padding == "longest":
+        batch_size = stage.batch_size
     settings = {
         "masked": masked,
         "kept": additional_fields,
         "removed": stage.remove_columns,
-        # The size of batches decides tokens only where rows are padded to the longest
-        # of their batch.
-        "batch_size": stage.batch_size
-        if tokenizer.config.padding == "longest"
-        else None,
+        "batch_size": batch_size,
     }
     return cached(tokens, source, name, context, settings)
 
 
 @final
 class MixStage(_OwnStage):
-    """Mixes all sources into one :class:`MixedShardedSource`."""
+    """Stage that mixes all sources into one :class:`MixedShardedSource`."""
 
     def _applied(self, data: Mapping[str, Any], context: PipelineContext) -> Sources:
-        """Return ``{"mixed": mixture}``. A single source stays as it is if the section
-        has only defaults.
+        """Return ``{"mixed": mixture}``.
+
+        A single source stays as it is if the section has only defaults.
 
         Raises:
             ConfigError: The weights do not have the names of the sources, or sources
@@ -234,8 +251,11 @@ class MixStage(_OwnStage):
             stop_strategy=mix.stop_strategy,
             weight_scheduler=_schedule(mix, mix.batch_size),
         )
+        # Without `step_rows`, the size of a training step is known when batches are
+        # made.
         if mix.weight_schedule and mix.step_rows is None:
             context.stepped = lambda rows: mixed.reschedule(_schedule(mix, rows))
+        # A limit ends a mixture that restarts its sources.
         if mix.total_rows is not None:
             return {_MIXED: LimitedShardedSource(mixed, mix.total_rows)}
         if mix.total_tokens is not None:
@@ -251,11 +271,12 @@ def _schedule(mix: MixStageConfig, batch_size: int) -> WeightScheduler | None:
         batch_size: Number of rows per step if `step_rows` is not set.
     """
     rows = mix.step_rows or batch_size
-    points = [
-        {"step": point.step * rows, "weights": point.weights}
-        for point in mix.weight_schedule or ()
-    ]
-    return WeightScheduler(points, mix.weight_schedule_type) if points else None
+    points: list[dict[str, Any]] = []
+    for point in mix.weight_schedule or ():
+        points.append({"step": point.step * rows, "weights": point.weights})
+    if not points:
+        return None
+    return WeightScheduler(points, mix.weight_schedule_type)
 
 
 def _share_tokenizer(data: Mapping[str, Any], context: PipelineContext) -> None:
@@ -265,9 +286,10 @@ def _share_tokenizer(data: Mapping[str, Any], context: PipelineContext) -> None:
         ConfigError: Sources have different tokenizers. In one stream, an id must mean
             one thing.
     """
-    tokenizers = {
-        name: context.tokenizers[name] for name in data if name in context.tokenizers
-    }
+    tokenizers: dict[str, LoadedTokenizer] = {}
+    for name in data:
+        if name in context.tokenizers:
+            tokenizers[name] = context.tokenizers[name]
     if not tokenizers:
         return
     first, *others = tokenizers
@@ -285,7 +307,7 @@ def _share_tokenizer(data: Mapping[str, Any], context: PipelineContext) -> None:
 
 @final
 class PackStage(_OwnStage):
-    """Wraps every source in a :class:`PackedShardedSource`."""
+    """Stage that wraps every source in a :class:`PackedShardedSource`."""
 
     def _applied(self, data: Mapping[str, Any], context: PipelineContext) -> Sources:
         """Return the sources, each packed by itself.
@@ -298,6 +320,7 @@ class PackStage(_OwnStage):
                 fields beside them.
             SourceNotFoundError, TokenizerError: That tokenizer cannot be loaded.
         """
+        # Options of datasets that packing rules out, all in one error.
         config = context.config_with_packing(True)
         pack = context.config.pack
         problems: list[str] = []
@@ -311,13 +334,13 @@ class PackStage(_OwnStage):
         packed: dict[str, ShardedDataSource] = {}
         for name, source in data.items():
             tokenizer = context.tokenizers.get(name)
+            # Rows that already hold ids have no tokenizer yet, which gives EOS.
             if tokenizer is None and pack.eos_token_id is None:
                 choice = config.tokenizer_of(context.dataset(name))
+                if isinstance(choice, TokenizerConfig):
+                    choice = choice.name_or_path
                 if choice is not None:
-                    name_or_path = (
-                        choice if isinstance(choice, str) else choice.name_or_path
-                    )
-                    tokenizer = context.get_tokenizer(name_or_path)
+                    tokenizer = context.get_tokenizer(choice)
             packed[name] = PackedShardedSource(
                 source, pack, tokenizer=tokenizer, seed=context.seed
             )
@@ -328,11 +351,12 @@ class PackStage(_OwnStage):
 
 @final
 class SaveStage(_OwnStage):
-    """Wraps every source in a :class:`SavedShardedSource`."""
+    """Stage that wraps every source in a :class:`SavedShardedSource`."""
 
     def _applied(self, data: Mapping[str, Any], context: PipelineContext) -> Sources:
-        """Return the sources, each of which is written to its own directory and read
-        back from there.
+        """Return the sources, each of which is written to its own directory.
+
+        Rows are read back from there.
 
         The directory of a dataset is its `save_path`, else `output_dir` for a single
         source, and ``output_dir/name`` for several. With `push_to_hub`, the directories
@@ -343,6 +367,7 @@ class SaveStage(_OwnStage):
                 input, or a source is endless.
         """
         config = context.config
+        # Options of datasets that were mixed before would be ignored.
         for dataset in config.datasets:
             fields = [field for field in _SAVE_FIELDS if getattr(dataset, field)]
             if fields and dataset.name not in data:
@@ -351,6 +376,7 @@ class SaveStage(_OwnStage):
                     "save datasets before they are mixed"
                 )
 
+        # Directories are checked before anything is written.
         targets: dict[str, Target] = {}
         saved_sources: dict[str, SavedShardedSource] = {}
         for name, source in data.items():
@@ -402,6 +428,7 @@ def _saved(
         context: Context of the pipeline.
         alone: Whether it is the only source, which is saved to `output_dir` itself.
     """
+    # Options of the dataset, else those of the stage.
     save = context.config.save
     dataset = context.dataset(name)
     save_path = getattr(dataset, "save_path", None)
@@ -409,28 +436,31 @@ def _saved(
     num_shards = getattr(dataset, "num_shards", None) or save.num_shards
 
     # Text, because a path object would change a URL.
-    folder = save.output_dir or _DEFAULT_OUTPUT
-    output_path = save_path or (folder if alone else f"{folder}/{name}")
+    output_dir = save.output_dir or _DEFAULT_OUTPUT
+    default_path = output_dir if alone else f"{output_dir}/{name}"
+    output_path = save_path or default_path
+    # The compression of the stage belongs to its format; a dataset with another format
+    # has the default.
+    compression: str | None = None
+    if save_format in (None, save.format):
+        compression = save.compression
     make_writer = partial(
         create_writer,
         output_path,
         save_format or save.format,
         None if num_shards else save.max_shard_size,
         num_shards,
-        # The compression of the stage belongs to its format; a dataset with another
-        # format has the default.
-        save.compression if save_format in (None, save.format) else None,
+        compression,
         save.overwrite,
         storage_options=plain_options(save.storage_options or {}),
         origin=context.origin(name),
     )
-    return SavedShardedSource(
-        source, save_format or save.format, make_writer
-    ), make_writer().target
+    saved_source = SavedShardedSource(source, save_format or save.format, make_writer)
+    return saved_source, make_writer().target
 
 
 def _require_apart(targets: Mapping[str, Target], config: PipelineConfig) -> None:
-    """Raise ConfigError if one target is inside another, or holds an input."""
+    """Raise ConfigError if a target is inside another one, or holds an input."""
     for (name, target), (other_name, other_target) in permutations(targets.items(), 2):
         if target.is_within(other_target.url):
             raise ConfigError(
@@ -443,7 +473,7 @@ def _require_apart(targets: Mapping[str, Target], config: PipelineConfig) -> Non
 
 @final
 class LoadStage(_OwnStage):
-    """Puts an :class:`AsyncDataLoader` before every source."""
+    """Stage that puts an :class:`AsyncDataLoader` before every source."""
 
     def _applied(
         self, data: Mapping[str, Any], context: PipelineContext
@@ -466,6 +496,8 @@ class LoadStage(_OwnStage):
                 installed.
         """
         load = context.config.load
+        # Steps of a schedule become rows of the mixture, now that the size of a step is
+        # known.
         if context.stepped is not None:
             if context.regrouped:
                 raise ConfigError(
@@ -481,9 +513,8 @@ class LoadStage(_OwnStage):
             tokenizer = context.tokenizers.get(name)
             if tokenizer is not None and not context.packed:
                 options["pad_token_id"] = tokenizer.files.fill_id
-                options["padding_side"] = (
-                    "left" if tokenizer.pads_left(tokenizer.config) else "right"
-                )
+                pads_left = tokenizer.pads_left(tokenizer.config)
+                options["padding_side"] = "left" if pads_left else "right"
             loaders[name] = AsyncDataLoader(source, seed=context.seed, **options)
         return loaders
 
@@ -585,8 +616,9 @@ class Pipeline:
     def pack(
         self, config: PackStageConfig | Mapping[str, Any] | None = None
     ) -> Pipeline:
-        """Pack documents into rows of one length: those of each dataset, or those of
-        the mixture after :meth:`mix`.
+        """Pack documents into rows of one length.
+
+        They are those of each dataset, or those of the mixture after :meth:`mix`.
 
         The call itself enables packing; only an explicit ``enabled: false`` in the
         configuration leaves rows as they are. A row without ``input_ids`` raises
@@ -639,8 +671,9 @@ class Pipeline:
         return self._apply(stage)
 
     def build(self) -> Iterator[Any]:
-        """Return an iterator over all datasets, one after the other: batches after
-        `load`, otherwise rows.
+        """Return an iterator over all datasets, one after the other.
+
+        It yields batches after `load`, otherwise rows.
 
         When it returns, everything that is to be saved is saved, and pushed to the Hub
         if the configuration asks for it. With a section `observability`, progress is
@@ -661,8 +694,9 @@ class Pipeline:
         )
 
     def get_data(self) -> dict[str, Any]:
-        """Return the sources by name (after `load` the loaders), as the stages so
-        far have made them.
+        """Return the sources by name, as the stages so far have made them.
+
+        After `load` they are the loaders.
         """
         return dict(self._data)
 
@@ -675,6 +709,7 @@ class Pipeline:
         return list(self._stages)
 
     def _apply(self, stage: BaseStage) -> Pipeline:
+        """Call a stage. If it fails, the pipeline is as it was before."""
         check_order(stage.name, self._stages)
         if not stage.validate_config(stage.config):
             raise ConfigError(
@@ -692,10 +727,13 @@ class Pipeline:
 
 
 def _sources_of(stage: BaseStage, result: object) -> dict[str, Any]:
-    """Return the result of a stage; ConfigError unless it is a mapping of name to
-    source.
+    """Return the result of a stage.
+
+    Raises:
+        ConfigError: The result is not a mapping of name to source.
     """
     if isinstance(result, Mapping):
+        # Rows, sources and loaders can all be iterated.
         sources = dict(cast("Mapping[str, Any]", result))
         if sources and all(isinstance(source, Iterable) for source in sources.values()):
             return sources

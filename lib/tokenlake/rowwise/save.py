@@ -1,8 +1,8 @@
-"""Any rows as a flat directory: data files that any tool reads, and
-``_tokenlake/manifest.json`` beside them.
+"""Any rows, or their tokens, as a flat directory.
 
-Or their tokens: of files by a build in a private store, of any other rows in this
-process.
+It has data files that any tool reads, and ``_tokenlake/manifest.json`` beside them.
+
+Files become tokens by a build in a private store, any other rows in this process.
 """
 
 from __future__ import annotations
@@ -48,10 +48,11 @@ from tokenlake.runtime.store.address import open_store
 
 _BATCH_ROWS: Final = 1000
 _BATCH_SIZE: Final = 1 << 20  # characters and items of a batch
-# Of the first one, which decides on the types of the columns.
+# Characters and items of the first batch, which decides on the types of the columns.
 _FIRST_SIZE: Final = 16 << 20
-_SPLIT: Final = "train"
-_SPOOL: Final = "spool"
+_SPLIT: Final = "train"  # split of the files
+_SPOOL: Final = "spool"  # file of the rows whose number is not known yet
+# Source that reads the files of a format.
 _READERS: Final = {
     "parquet": ParquetShardedSource,
     "arrow": ArrowShardedSource,
@@ -63,7 +64,9 @@ Rows = ShardedDataSource | Iterable[Row]
 
 @final
 class DatasetWriter:
-    """Writes one flat directory: everything at once, or some rows at a time::
+    """Writer of one flat directory: everything at once, or some rows at a time.
+
+    ::
 
         stats = create_writer("out", "jsonl").write(source)
 
@@ -72,8 +75,8 @@ class DatasetWriter:
             writer.extend(more_rows)
         writer.stats
 
-    The directory appears when all is written. An exception inside the block leaves
-    nothing.
+    The directory appears when everything is written. An exception inside the block
+    leaves nothing.
     """
 
     def __init__(
@@ -121,30 +124,33 @@ class DatasetWriter:
         """
         require_one_of("format", format, ROW_FORMATS)
         self._form = flat_manifest.FileFormat.of(format, compression)
-        self._max_bytes, self._num_shards = (
-            shard_bytes(max_shard_size, num_shards, self._form),
-            num_shards,
-        )
+        self._max_bytes = shard_bytes(max_shard_size, num_shards, self._form)
+        self._num_shards = num_shards
         shard_files.check_naming(naming, [_SPLIT], self._form)
         self.target = directory.target_of(output_path, storage_options)
         self.target.check(overwrite=overwrite)
-        self._overwrite, self._naming, self._origin = overwrite, naming, origin
+        self._overwrite = overwrite
+        self._naming = naming
+        self._origin = origin
         self._converter = row_batches.RowsToArrow(schema)
         # Any row is a line of JSON; columns need one type each.
         self._lines = format == "jsonl" and schema is None
+        # The files and the target are closed together, in the reverse order.
         self._stack = ExitStack()
         self._place: Path | None = None
         self._files: shard_files.ShardFiles | None = None
-        # Rows, until their number is known.
+        # Rows are put aside until their number is known, which decides on the files.
         self._spool: shard_files.OpenFile | None = None
         self._edges: tuple[int, ...] | None = None
+        # Rows of the next batch, and their approximate size.
         self._waiting: list[Row] = []
-        self._rows = self._waiting_size = 0
+        self._waiting_size = 0
+        self._rows = 0
         self._stats: flat_manifest.WriteStats | None = None
 
     @property
     def stats(self) -> flat_manifest.WriteStats:
-        """What was written; ConfigError before that."""
+        """Statistics of the written directory; ConfigError before it is written."""
         if self._stats is None:
             raise ConfigError(
                 "stats: nothing is written yet; statistics exist once the writer is closed"
@@ -155,16 +161,17 @@ class DatasetWriter:
         """Write all rows of a source or iterable, in order.
 
         Raises:
-            BadRecordError: a row does not fit the columns that the first rows decided.
-            ConfigError, StoreError: as
-                :meth:`tokenlake.etl.export.directory.Target.placed`. Whatever is
-                raised, also by the source, leaves the target as it was.
+            BadRecordError: A row does not fit the columns that the first rows decided.
+            ConfigError, StoreError: As for
+                :meth:`tokenlake.etl.export.directory.Target.placed`. Any error, also of
+                the source, leaves the target as it was.
         """
-        counts = self._num_shards is not None and isinstance(
-            source, ShardedDataSource | Sequence
-        )
-        if counts and (rows := known_length(source)) is not None:
-            self._edges = shard_files.edges_of(rows, self._num_shards or 1)
+        # With a known number of rows, they can be divided among files at once.
+        can_count = isinstance(source, ShardedDataSource | Sequence)
+        if self._num_shards is not None and can_count:
+            row_count = known_length(source)
+            if row_count is not None:
+                self._edges = shard_files.edges_of(row_count, self._num_shards or 1)
         with self:
             self.extend(iter(source))
         return self.stats
@@ -172,10 +179,8 @@ class DatasetWriter:
     def __enter__(self) -> Self:
         if self._place is not None:
             raise ConfigError("this writer was already used; create a new one")
-        self._place = (
-            self._stack.enter_context(self.target.placed(overwrite=self._overwrite))
-            / directory.NEW
-        )
+        place = self._stack.enter_context(self.target.placed(overwrite=self._overwrite))
+        self._place = place / directory.NEW
         return self
 
     def add(self, row: Row) -> None:
@@ -183,9 +188,10 @@ class DatasetWriter:
         self._in_place()
         self._waiting.append(row)
         # Approximate size in characters and items, without nested ones.
-        self._waiting_size += sum(
-            len(value) for value in row.values() if hasattr(value, "__len__")
-        )
+        for value in row.values():
+            if hasattr(value, "__len__"):
+                self._waiting_size += len(value)
+        # The first batch is larger, because its rows decide on the columns.
         max_size = _BATCH_SIZE if self._rows or self._lines else _FIRST_SIZE
         if len(self._waiting) >= _BATCH_ROWS or self._waiting_size >= max_size:
             self._flush()
@@ -196,6 +202,7 @@ class DatasetWriter:
             self.add(row)
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        # After an error the target drops everything.
         if error is not None:
             self._stack.__exit__(kind, error, trace)
             return
@@ -204,6 +211,7 @@ class DatasetWriter:
         self._stats = flat_manifest.WriteStats.of(manifest, self.target.url)
 
     def _in_place(self) -> Path:
+        """Return the folder of the files; ConfigError outside of a ``with`` block."""
         if self._place is None or self._stats is not None:
             raise ConfigError(
                 "rows are added inside `with create_writer(...) as writer:`"
@@ -211,7 +219,10 @@ class DatasetWriter:
         return self._place
 
     def _flush(self) -> None:
-        rows, self._waiting, self._waiting_size = self._waiting, [], 0
+        """Write the rows of the next batch."""
+        rows = self._waiting
+        self._waiting = []
+        self._waiting_size = 0
         if self._lines:
             batch = row_batches.lines_of(rows, self._rows)
         else:
@@ -219,6 +230,7 @@ class DatasetWriter:
             if self._form.format == "jsonl":
                 row_batches.refuse_non_finite(rows, self._rows)
         self._rows += len(rows)
+        # To the files, or aside.
         if self._num_shards is None or self._edges is not None:
             self._shards(batch.schema).add(batch)
             return
@@ -232,6 +244,7 @@ class DatasetWriter:
         self._spool.write(batch)
 
     def _shards(self, schema: pa.Schema) -> shard_files.ShardFiles:
+        """Return the data files; the first call opens them."""
         if self._files is None:
             limits: Any = {"max_bytes": self._max_bytes, "edges": self._edges}
             files = shard_files.ShardFiles(
@@ -241,11 +254,17 @@ class DatasetWriter:
         return self._files
 
     def _finish(self, folder: Path) -> flat_manifest.FlatManifest:
+        """Write the rest of the rows, and the manifest.
+
+        Args:
+            folder: Folder of the files.
+        """
         if self._waiting:
             self._flush()
+        # Now the number of rows is known: those that were put aside move to the files.
         if self._num_shards is not None and self._edges is None:
             self._edges = shard_files.edges_of(self._rows, self._num_shards)
-        if self._spool is not None:  # the rows that were put aside move to the files
+        if self._spool is not None:
             self._spool.close()
             arrow: Any = pa.ipc
             with (
@@ -256,12 +275,13 @@ class DatasetWriter:
                     batch = batches.get_batch(number)
                     self._shards(batch.schema).add(batch)
             (folder / _SPOOL).unlink()
-        schema = (
-            pa.schema([]) if self._lines else self._converter.schema or pa.schema([])
-        )
-        files = self._shards(row_batches.LINES if self._lines else schema).finish(
-            self._naming
-        )
+        # Lines of JSON have no columns.
+        if self._lines:
+            schema = pa.schema([])
+            files = self._shards(row_batches.LINES).finish(self._naming)
+        else:
+            schema = self._converter.schema or pa.schema([])
+            files = self._shards(schema).finish(self._naming)
         origin = self._origin()
         if not origin.produced_by:
             origin = replace(origin, produced_by=produced_by())
@@ -280,6 +300,7 @@ def _writer(
     overwrite: bool = False,
     **options: Any,
 ) -> DatasetWriter:
+    """Return a writer with a format as its first argument."""
     return create_writer(
         output_path,
         format,
@@ -354,8 +375,9 @@ def save_iterator(
     overwrite: bool = False,
     **options: Any,
 ) -> flat_manifest.WriteStats:
-    """Write rows whose number is not known as a flat directory, as
-    :func:`save_dataset`.
+    """Write rows whose number is not known as a flat directory.
+
+    Arguments and errors are those of :func:`save_dataset`.
 
     With `num_shards` they are first written to a compressed file beside the target, to
     count them.
@@ -370,34 +392,42 @@ class SavedShardedSource(NumberedSource):
 
     They are written by the first call that needs them: :meth:`save`, the first row
     drawn, or a question about shards, which are the files. After that the other source
-    is not asked again.
+    is not read again.
     """
 
     def __init__(
         self, source: ShardedDataSource, format: str, make: Callable[[], DatasetWriter]
     ) -> None:
-        """Write nothing yet; `make` returns what writes the rows, in files of that
-        format.
+        """Write nothing yet.
+
+        Args:
+            source: Source of the rows.
+            format: Format of the files.
+            make: Function that returns the writer of the rows, in files of this format.
         """
-        self._source, self._format, self._make = source, format, make
+        self._source = source
+        self._format = format
+        self._make = make
         self._lock = threading.Lock()
         self._written: tuple[flat_manifest.WriteStats, ShardedDataSource] | None = None
 
     def save(self) -> flat_manifest.WriteStats:
-        """Write the rows, unless this source has done so; errors as
-        :func:`save_dataset`.
+        """Write the rows, unless this source has done so.
+
+        Errors are those of :func:`save_dataset`.
         """
         return self._saved()[0]
 
     def _saved(self) -> tuple[flat_manifest.WriteStats, ShardedDataSource]:
+        """Return the statistics and the source of the files; the first call writes."""
+        # Several threads may need the rows first: one of them writes.
         with self._lock:
             if self._written is None:
                 writer = self._make()
-                stats, options = writer.write(self._source), writer.target.options
-                self._written = (
-                    stats,
-                    _READERS[self._format](stats.output_paths, storage_options=options),
-                )
+                stats = writer.write(self._source)
+                read = _READERS[self._format]
+                files = read(stats.output_paths, storage_options=writer.target.options)
+                self._written = (stats, files)
             return self._written
 
     @property
@@ -415,7 +445,8 @@ class SavedShardedSource(NumberedSource):
 
 
 OutputFormat = Literal["parquet", "arrow", "jsonl"]
-_DATASET: Final = "tokens"
+_DATASET: Final = "tokens"  # name of the dataset in the private store
+# Options of `tokenize_and_save` that belong to sections of the configuration.
 _TOKENIZE: Final = (
     "tokenizer_backend",
     "engine",
@@ -425,6 +456,7 @@ _TOKENIZE: Final = (
 _SOURCE: Final = ("unit_size", "max_record_bytes", "max_expansion", "hash_threads")
 _MAY_BE_TEXT: Final = (None, "txt", "text", "hf", "huggingface")
 """Values of `type` with which files may be text."""
+# Options of `pretokenize` that are arguments of `save_dataset`.
 _SAVING: Final = (
     "num_shards",
     "max_shard_size",
@@ -521,12 +553,13 @@ def tokenize_and_save(
         >>> stats.num_examples, stats.num_cut
         (120, 82)
     """
+    # Everything is checked before the build.
     require_one_of("output_format", output_format, ROW_FORMATS)
     form = flat_manifest.FileFormat.of(output_format, compression)
-    rest = {"content_field": content_field, **options}
+    build_options = {"content_field": content_field, **options}
     if additional_fields is not None:
-        rest["additional_fields"] = tuple(additional_fields)
-    config = _configuration(data_files, tokenizer, max_length, pack, rest)
+        build_options["additional_fields"] = tuple(additional_fields)
+    config = _configuration(data_files, tokenizer, max_length, pack, build_options)
     columns = {
         "attention_mask": config["datasets"][0]["tokenizer"]["return_attention_mask"]
     }
@@ -534,11 +567,12 @@ def tokenize_and_save(
         num_shards, max_shard_size, **columns, provenance=provenance, naming=naming
     )
     shard_bytes(max_shard_size, num_shards, form)
-    shard_files.check_naming(
-        naming, sorted(options.get("splits") or {"train": 1.0}), form
-    )
+    split_names = sorted(options.get("splits") or {"train": 1.0})
+    shard_files.check_naming(naming, split_names, form)
     target = directory.target_of(output_path, output_options)
     directory.require_apart("output_path", target, data_files)
+    # The private store lies beside the target, and stays there after an error, so that
+    # the next call resumes.
     with target.placed(overwrite=overwrite) as beside:
         config["save"] = {"output_dir": str(beside / directory.STORE)}
         built = build_dataset(
@@ -548,19 +582,17 @@ def tokenize_and_save(
         manifest = write_version(
             store, built, beside / directory.NEW, form, shards, quarantine=True
         )
+    # Count the tokens that `max_length` cut, and warn if they are most of all tokens.
     account = built.account
-    cut = account.normalized.get("long_documents_truncate", 0) or account.filtered.get(
-        "too_long", 0
-    )
-    count = CutCount(
-        account.rows_read, cut, account.tokens, sum(account.dropped.values())
-    )
+    cut_documents = account.normalized.get("long_documents_truncate", 0)
+    if not cut_documents:
+        cut_documents = account.filtered.get("too_long", 0)
+    dropped_tokens = sum(account.dropped.values())
+    count = CutCount(account.rows_read, cut_documents, account.tokens, dropped_tokens)
     if count.loses_most:
-        warn_of_cut(
-            target.url,
-            count,
-            config["datasets"][0]["tokenizer"].get("max_length", DEFAULT_MAX_LENGTH),
-        )
+        tokenizer_section = config["datasets"][0]["tokenizer"]
+        limit = tokenizer_section.get("max_length", DEFAULT_MAX_LENGTH)
+        warn_of_cut(target.url, count, limit)
     stats = flat_manifest.WriteStats.of(manifest, target.url, built.totals.tokens)
     return replace(stats, num_cut=count.cut, num_dropped_tokens=count.dropped)
 
@@ -573,8 +605,9 @@ def pretokenize(
     max_length: int | None = None,
     **options: Any,
 ) -> flat_manifest.WriteStats:
-    """Tokenize rows in this process and write a flat directory, as
-    :func:`tokenize_and_save` does with files.
+    """Tokenize rows in this process and write a flat directory.
+
+    It is that of :func:`tokenize_and_save`, which does the same with files.
 
     Args:
         source: Source of rows, or iterable of dicts. For files this is
@@ -604,37 +637,38 @@ def pretokenize(
         >>> stats.num_examples, stats.num_shards
         (2, 1)
     """
-    listed = cast(
-        "list[object]", source if isinstance(source, list | tuple) else [source]
-    )
-    if listed and all(isinstance(item, str | os.PathLike) for item in listed):
+    # Paths are files, which are tokenized by a build.
+    entries: list[object] = [source]
+    if isinstance(source, list | tuple):
+        entries = list(cast("Sequence[object]", source))
+    if entries and all(isinstance(entry, str | os.PathLike) for entry in entries):
         files = cast("DataFiles", source)
         return tokenize_and_save(
             files, tokenizer, output_path, output_format, max_length, **options
         )
-    saving = {name: options.pop(name) for name in _SAVING if name in options}
+    save_options: dict[str, Any] = {}
+    for name in _SAVING:
+        if name in options:
+            save_options[name] = options.pop(name)
+    # The maximum length goes over the settings of the tokenizer, wherever they are.
     if max_length is not None:
-        named = (
-            tokenizer
-            if isinstance(tokenizer, TokenizerConfig)
-            else getattr(tokenizer, "config", None)
-        )
-        config = (
-            options.get("tokenizer_config")
-            or named
-            or TokenizerConfig(name_or_path="-")
-        )
-        options["tokenizer_config"] = config.model_copy(
-            update={"max_length": max_length}
-        )
-    is_source = isinstance(source, ShardedDataSource)
-    sharded = (
-        source if is_source else IterableShardedSource(cast("Iterable[Row]", source))
-    )
-    tokens = TokenizedShardedSource(sharded, tokenizer, **options, arrays=True)
-    stats = save_dataset(
-        tokens if is_source else iter(tokens), output_path, output_format, **saving
-    )
+        config = options.get("tokenizer_config")
+        if not config and isinstance(tokenizer, TokenizerConfig):
+            config = tokenizer
+        if not config:
+            config = getattr(tokenizer, "config", None)
+        if not config:
+            config = TokenizerConfig(name_or_path="-")
+        limit = {"max_length": max_length}
+        options["tokenizer_config"] = config.model_copy(update=limit)
+    # Only a source knows its number of rows.
+    if isinstance(source, ShardedDataSource):
+        tokens = TokenizedShardedSource(source, tokenizer, **options, arrays=True)
+        stats = save_dataset(tokens, output_path, output_format, **save_options)
+    else:
+        rows = IterableShardedSource(cast("Iterable[Row]", source))
+        tokens = TokenizedShardedSource(rows, tokenizer, **options, arrays=True)
+        stats = save_dataset(iter(tokens), output_path, output_format, **save_options)
     return replace(
         stats, num_cut=tokens.truncated.cut, num_dropped_tokens=tokens.truncated.dropped
     )
@@ -668,10 +702,13 @@ def tokenize_dataset_config(
         raise ConfigError(
             f"datasets.{config.name}.tokenizer: missing, and there is no global_tokenizer; write a Hub id or a path"
         )
+    tokenizer_config: TokenizerConfig | None = None
+    if isinstance(tokenizer, TokenizerConfig):
+        tokenizer_config = tokenizer
     return TokenizedShardedSource(
         source,
         tokenizer,
-        tokenizer if isinstance(tokenizer, TokenizerConfig) else None,
+        tokenizer_config,
         config.content_field,
         config.additional_fields,
         config.format_callback,
@@ -701,10 +738,14 @@ def _configuration(
     dataset_options = dict(options)
 
     def take(names: Iterable[str]) -> dict[str, Any]:
-        return {
-            name: dataset_options.pop(name) for name in names if name in dataset_options
-        }
+        """Move the options of a section out of those of the dataset."""
+        section_options: dict[str, Any] = {}
+        for name in names:
+            if name in dataset_options:
+                section_options[name] = dataset_options.pop(name)
+        return section_options
 
+    # The tokenizer in any form becomes its section.
     tokenizer_section: dict[str, Any]
     if isinstance(tokenizer, TokenizerConfig):
         tokenizer_section = tokenizer.model_dump(exclude_unset=True)
@@ -740,6 +781,8 @@ def _configuration(
         **dataset_options,
     }
     config["datasets"] = [dataset]
+    # Text files are read line by line here, by default. Only files that may be text are
+    # listed for that.
     may_be_text = "text_mode" not in dataset and dataset.get("type") in _MAY_BE_TEXT
     if may_be_text and _has_text_files(config):
         dataset["text_mode"] = "lines"
@@ -747,8 +790,9 @@ def _configuration(
 
 
 def _has_text_files(config: Mapping[str, Any]) -> bool:
-    """Return whether the only source of a configuration has text files, without
-    reading them.
+    """Return whether the only source of a configuration has text files.
+
+    The files are listed, and not read.
     """
     pipeline = load_config(config)
     source = resolve_source(pipeline, pipeline.datasets[0])
@@ -756,8 +800,9 @@ def _has_text_files(config: Mapping[str, Any]) -> bool:
 
 
 def _packing(pack: object, max_length: int | None) -> dict[str, Any]:
-    """Return the section `pack` of the build; `max_length` is the default of
-    `seq_length`.
+    """Return the section `pack` of the build.
+
+    `max_length` is the default of `seq_length`.
     """
     if pack is False or pack is None:
         return {}

@@ -1,6 +1,4 @@
-"""Shards of sources: their properties, the position of a reader, rows of several
-shards, and the errors of sources.
-"""
+"""Shards of sources: properties, position of a reader, rows of several, errors."""
 
 from __future__ import annotations
 
@@ -34,7 +32,8 @@ class RowMeter:
     """
 
     def __init__(self) -> None:
-        self.rows = self.tokens = 0
+        self.rows = 0
+        self.tokens = 0
         self.seconds = 0.0
 
     def counted(
@@ -46,8 +45,10 @@ class RowMeter:
             if pair is None:
                 return
             self.rows += 1
+            # Rows may have other fields with this name, without a length.
             ids: Any = pair[1].get("input_ids")
-            self.tokens += len(ids) if hasattr(ids, "__len__") else 0
+            if hasattr(ids, "__len__"):
+                self.tokens += len(ids)
             yield pair
 
     def timed(self, items: Iterator[Item]) -> Item | None:
@@ -136,12 +137,14 @@ def rows_from(first: int, rows: Iterator[Row], shard: str) -> Numbered:
     Raises:
         ConfigError: The shard has fewer rows than `first`.
     """
-    count = 0
-    for count, row in enumerate(rows, start=1):
-        if count > first:
-            yield count - 1, row
-    if first > count:
-        raise beyond(shard, first, count)
+    # The loop passes over the rows before the first one, and ends with the number of
+    # all rows.
+    row_count = 0
+    for row_count, row in enumerate(rows, start=1):
+        if row_count > first:
+            yield row_count - 1, row
+    if first > row_count:
+        raise beyond(shard, first, row_count)
 
 
 def rows_in_turn(
@@ -161,18 +164,22 @@ def rows_in_turn(
         workers: Number of shards that threads open ahead, each up to its first 1,024
             rows. 0 for no threads.
     """
+    # Only the first shard is opened in its middle.
     starts: list[tuple[str, int]] = []
-    for place, name in enumerate(names):
-        starts.append((name, 0 if place else row))
+    for shard_index, name in enumerate(names):
+        starts.append((name, 0 if shard_index else row))
     if not workers:
-        yield from chain.from_iterable(open_at(name, first) for name, first in starts)
+        yield from chain.from_iterable(
+            open_at(name, first_row) for name, first_row in starts
+        )
         return
 
     def open_ahead(
         start: tuple[str, int],
     ) -> tuple[list[Row], Iterator[Row] | Exception]:
-        """Return the first rows of a shard, and the iterator of the next ones or the
-        error that stopped it.
+        """Return the first rows of a shard, and the iterator of the next ones.
+
+        An error that stopped it takes the place of the iterator.
         """
         rows = open_at(*start)
         first_rows: list[Row] = []
@@ -182,6 +189,7 @@ def rows_in_turn(
             return first_rows, error
         return first_rows, rows
 
+    # The error of a shard is raised in its place, after the rows before it.
     with closing(
         Prefetched(iter(starts), open_ahead, workers=workers, ahead=workers)
     ) as shards:
@@ -193,8 +201,9 @@ def rows_in_turn(
 
 
 def limited(rows: Sequence[int | None], max_rows: int) -> int | None:
-    """Return the number of rows that the last of some shards yields if all together
-    yield at most `max_rows`.
+    """Return the number of rows that the last of some shards yields.
+
+    All of them together yield at most `max_rows`.
 
     Args:
         rows: Number of rows of each shard, in order; None if it is unknown.
@@ -229,10 +238,13 @@ def index_of(name: str, names: Sequence[str]) -> int:
     """Return the index of a shard; ConfigError if no shard has this name."""
     if name in names:
         return names.index(name)
-    shown = ", ".join(map(repr, names[:4])) + (", ..." if len(names) > 4 else "")
+    shown_names = ", ".join(map(repr, names[:4]))
+    if len(names) > 4:
+        shown_names += ", ..."
     near = did_you_mean(name, names)
     raise ConfigError(
-        f"no shard is named {name!r}{near}. There are {len(names)}: {shown}.", got=name
+        f"no shard is named {name!r}{near}. There are {len(names)}: {shown_names}.",
+        got=name,
     )
 
 
@@ -271,9 +283,9 @@ def no_row(
         transform: Name of the transform in the message.
         drops: Whether the transform may return None to leave a row out.
     """
-    hint = (
-        " or None, which leaves the row out" if drops else "; `filter` leaves rows out"
-    )
+    hint = "; `filter` leaves rows out"
+    if drops:
+        hint = " or None, which leaves the row out"
     return ConfigError(
         f"shard {shard!r}, row {number}: {transform} returned {type(result).__name__}, must be a dict{hint}",
         shard=shard,
@@ -306,9 +318,11 @@ def section(kind: type[Model], settings: object, label: str = "") -> Model:
     try:
         return kind.model_validate(dict(cast("Mapping[str, Any]", settings)))
     except ValueError as error:  # pydantic's, with messages of this library
+        # Each problem is listed with its dotted key.
         problems: list[str] = []
         for problem in cast("Any", error).errors(include_url=False):
             key = ".".join(map(str, problem["loc"]))
             problems.append(f"{key}: {problem['msg']}" if key else problem["msg"])
-        prefix = f"{label}: " if label else ""
-        raise ConfigError(prefix + "; ".join(problems)) from None
+        if label:
+            label += ": "
+        raise ConfigError(label + "; ".join(problems)) from None

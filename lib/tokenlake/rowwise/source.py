@@ -1,14 +1,12 @@
-"""The contract of every source of rows: named shards, each of which opens at any of
-its rows.
-"""
+"""Contract of every source of rows: named shards, each of which opens at any row."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from itertools import islice, takewhile
+from itertools import islice
 from typing import Any, Literal, final
 
 from tokenlake.base.checks import expected, require_one_of, whole_number
@@ -38,29 +36,29 @@ class ShardedDataSource(ABC):
     nothing of what is before. To resume exactly, keep the number of the last row
     consumed (:meth:`open_shard_numbered` gives it) and open the shard at the next one.
 
-    A source of your own defines `shard_names` and `open_shard`; where seeking can be
-    better than reading from the start, or where rows are left out, also
+    A custom source defines `shard_names` and `open_shard`. If seeking can be better
+    than reading from the start, or if rows are left out, it also defines
     `open_shard_numbered` and `every_row`.
     """
 
     @property
     @abstractmethod
     def shard_names(self) -> Sequence[str]:
-        """Names of the shards, no two the same, in a fixed order."""
+        """Names of the shards, all different, in a fixed order."""
 
     @abstractmethod
     def open_shard(self, shard_name: str) -> Iterator[Row]:
         """Return the rows of a shard.
 
         Raises:
-            ConfigError: no shard has that name.
-            SourceError: a record is bad and the policy is ``fail``, or a file cannot be
-                used; when it is drawn.
+            ConfigError: No shard has that name.
+            SourceError: A record is bad and the policy is ``fail``, or a file cannot be
+                used. It is raised when the row is drawn.
         """
 
     @property
     def every_row(self) -> bool:
-        """Whether every row comes out, so that numbers have no gaps."""
+        """Whether every row is yielded, so that numbers have no gaps."""
         return True
 
     @property
@@ -70,36 +68,40 @@ class ShardedDataSource(ABC):
 
     @property
     def versions(self) -> Sequence[tuple[str, int, str]]:
-        """Path or URL, bytes and version token of every file, as they were listed;
-        empty where there are none.
+        """Path or URL, bytes and version token of every file, as they were listed.
+
+        It is empty for sources without files.
         """
         return ()
 
     def num_shards(self) -> int:
-        """Return how many shards there are."""
+        """Return the number of shards."""
         return len(self.shard_names)
 
     def open_shard_numbered(self, shard_name: str, row: int = 0) -> Numbered:
         """Return (row number, row) for the rows of a shard from number `row` on.
 
         Raises:
-            ConfigError: no shard has that name, or `row` is negative; as soon as a row
-                is asked for, if `row` is beyond the end (the number of rows itself is
-                not: nothing comes).
-            SourceError: as :meth:`open_shard`.
+            ConfigError: No shard has that name, or `row` is negative. If `row` is
+                beyond the end, it is raised when a row is drawn. The number of rows
+                itself is allowed, and gives nothing.
+            SourceError: As in :meth:`open_shard`.
         """
         whole_number("row", row, 0)
         return shards.rows_from(row, self.open_shard(shard_name), shard_name)
 
     def open_shard_at_row(self, shard_name: str, row: int) -> Iterator[Row]:
-        """Return the rows of a shard from number `row` on; raises as
-        :meth:`open_shard_numbered`.
+        """Return the rows of a shard from number `row` on.
+
+        Errors are those of :meth:`open_shard_numbered`.
         """
         return (row for _, row in self.open_shard_numbered(shard_name, row))
 
     def get_shard_info(self, shard_name: str) -> ShardInfo:
-        """Return what is known of a shard without reading it; ConfigError if there
-        is no such shard.
+        """Return the properties of a shard that are known without reading it.
+
+        Raises:
+            ConfigError: No shard has that name.
         """
         return ShardInfo(
             name=shard_name, index=shards.index_of(shard_name, self.shard_names)
@@ -133,6 +135,7 @@ class ShardedDataSource(ABC):
             whole_number("shard_indices", index, 0, len(names) - 1)
         whole_number("start_shard", start_shard, 0, len(indices))
         whole_number("start_row", start_row, 0)
+        # One worker reads in the caller's thread.
         ahead = whole_number("workers", workers, 1) if workers != 1 else 0
         selected = [names[index] for index in indices][start_shard:]
         return shards.rows_in_turn(self.open_shard_at_row, selected, start_row, ahead)
@@ -141,22 +144,24 @@ class ShardedDataSource(ABC):
         return self.iter_shards()
 
     def __len__(self) -> int:
-        """Return how many rows come out, exactly; TypeError where only reading them
-        all would tell.
+        """Return the exact number of rows.
+
+        Raises:
+            TypeError: Only reading all rows can tell.
         """
         if not self.every_row:
             raise shards.unknown_length(
                 self, "rows may be left out (a filter, `where` or bad records)"
             )
-        total = 0
+        row_count = 0
         for name in self.shard_names:
             rows = self.get_shard_info(name).rows
             if rows is None:
                 raise shards.unknown_length(
                     self, f"shard {name!r} does not report its number of rows"
                 )
-            total += rows
-        return total
+            row_count += rows
+        return row_count
 
     def __bool__(self) -> bool:
         return True  # `if source:` must not ask for a length that may be unknown
@@ -166,22 +171,25 @@ class ShardedDataSource(ABC):
         return TransformedShardedSource(self, fn, drops=False)
 
     def filter(self, fn: Callable[[Row], object]) -> TransformedShardedSource:
-        """Return a source of the rows for which ``fn(row)`` is true; they keep their
-        numbers.
+        """Return a source of the rows for which ``fn(row)`` is true.
+
+        They keep their numbers.
         """
         return TransformedShardedSource(self, lambda row: row if fn(row) else None)
 
     def transform(
         self, transform: Transform | ExpandTransform
     ) -> TransformedShardedSource:
-        """Return a source of what `transform` makes of every row: another row, None,
-        or several rows.
+        """Return a source of the results of `transform` for every row.
+
+        A result is another row, None, or several rows.
         """
         return TransformedShardedSource(self, transform)
 
     def rename_fields(self, mapping: Mapping[str, str]) -> TransformedShardedSource:
-        """Return a source with fields renamed, {old: new}; others stay, and so does the
-        order.
+        """Return a source with fields renamed, {old: new}.
+
+        Other fields stay, and so does the order.
 
         A row without one of the old fields, or where a new name is another field's, is
         an error.
@@ -189,8 +197,9 @@ class ShardedDataSource(ABC):
         return TransformedShardedSource(self, RenameFields(mapping), drops=False)
 
     def select_fields(self, fields: Sequence[str]) -> TransformedShardedSource:
-        """Return a source with these fields alone, in this order; a row that lacks
-        one is an error.
+        """Return a source with these fields alone, in this order.
+
+        A row that lacks one of them is an error.
         """
         return TransformedShardedSource(self, SelectFields(fields), drops=False)
 
@@ -209,51 +218,62 @@ class ShardedDataSource(ABC):
     def shuffle(
         self, seed: int | None = None, buffer_size: int = 1000
     ) -> ShuffledShardedSource:
-        """Return a source of the same rows: shards in another order, rows drawn at
-        random from a buffer.
+        """Return a source of the same rows in a random order.
+
+        Shards are in another order, and rows are drawn at random from a buffer.
         """
         return ShuffledShardedSource(self, seed, buffer_size)
 
     @property
     def column_names(self) -> list[str] | None:
-        """Names of the fields of the first row; None where there is no row."""
-        first = next(iter(self), None)
-        return None if first is None else list(first)
+        """Names of the fields of the first row; None without rows."""
+        first_row = next(iter(self), None)
+        if first_row is None:
+            return None
+        return list(first_row)
 
     def positions(self, start: Sequence[int] = (), share: Sequence[int] = ()) -> Placed:
         """Return (position, row) for the rows of a reader's share from a position on.
 
         Shards are opened right at a row, as well as they can: files of blocks and lines
-        seek, a mixture lets each of its sources seek, a packed source packs again what
-        comes before.
+        seek, a mixture lets each of its sources seek, a packed source packs the rows
+        before it again.
 
         Args:
-            start: the integers of a :class:`RowPosition`; () for the first row.
-            share: number of the reader and how many there are; () for one. Where there
-                are as many shards, reader i of n has the shards i, i + n, ...; else
-                every reader draws all rows and has the rows i, i + n, ... of them.
+            start: Integers of a :class:`RowPosition`; () for the first row.
+            share: Number of the reader and number of readers; () for one. If there are
+                at least as many shards, reader i of n has the shards i, i + n, ...
+                Otherwise every reader draws all rows and has the rows i, i + n, ... of
+                them.
         """
-        begin, (reader, readers) = RowPosition(*start), share or (0, 1)
-        strides, ordinal = self.num_shards() < readers, begin.ordinal
-        for shard, name in list(enumerate(self.shard_names))[begin.shard :]:
-            if not strides and shard % readers != reader:
+        begin = RowPosition(*start)
+        reader, readers = share or (0, 1)
+        # With fewer shards than readers, rows are divided instead of shards.
+        divides_rows = self.num_shards() < readers
+        ordinal = begin.ordinal
+        for shard_index, name in list(enumerate(self.shard_names))[begin.shard :]:
+            if not divides_rows and shard_index % readers != reader:
                 continue
-            again = shard == begin.shard
-            last = passed = -1
-            for number, row in self.open_shard_numbered(
-                name, begin.number if again else 0
-            ):
-                passed = passed + 1 if number == last else 0
-                last = number
-                if again and number == begin.number and passed < begin.passed:
+            is_first_shard = shard_index == begin.shard
+            first_number = begin.number if is_first_shard else 0
+            # Rows of one number are counted: an expanding transform makes several, of
+            # which the first ones may have been read.
+            last_number = -1
+            passed = -1
+            for number, row in self.open_shard_numbered(name, first_number):
+                passed = passed + 1 if number == last_number else 0
+                last_number = number
+                is_begin = is_first_shard and number == begin.number
+                if is_begin and passed < begin.passed:
                     continue
-                if not strides or ordinal % readers == reader:
-                    yield RowPosition(ordinal, shard, number, passed), row
+                if not divides_rows or ordinal % readers == reader:
+                    yield RowPosition(ordinal, shard_index, number, passed), row
                 ordinal += 1
 
     def to_torch(self, *, host: tuple[int, int] | None = None) -> Any:
-        """Return a ``torch.utils.data.IterableDataset`` of the rows, each once over all
-        processes and workers.
+        """Return a ``torch.utils.data.IterableDataset`` of the rows.
+
+        Each row is delivered once over all processes and workers.
 
         Lists and arrays of numbers are tensors (whole numbers int64), all other values
         stay as they are. Its iterators and those of
@@ -261,13 +281,13 @@ class ShardedDataSource(ABC):
         :class:`tokenlake.runtime.loader.torch.TorchRowStream`.
 
         Args:
-            host: (rank, number of processes); None: as ``torch.distributed`` says,
-                where it is initialised.
+            host: (rank, number of processes); None: those of ``torch.distributed``, if
+                it is initialised.
 
         Raises:
             MissingExtraError: PyTorch is not installed.
-            ConfigError: this is one of several processes (``WORLD_SIZE``) and nobody
-                says which.
+            ConfigError: This is one of several processes (``WORLD_SIZE``), and its rank
+                is not known.
         """
         from tokenlake.runtime.loader.torch import TorchRowStream
 
@@ -276,18 +296,19 @@ class ShardedDataSource(ABC):
     def to_hf(self, num_shards: int | None = None) -> Any:
         """Return a ``datasets.IterableDataset`` of the rows.
 
-        What divides its shards among processes and workers
-        (``datasets.distributed.split_dataset_by_node``, a ``DataLoader``, a
-        ``Trainer``) gives each row to one of them; ``state_dict`` and
-        ``load_state_dict`` resume exactly, by passing over the rows of one shard.
+        Its shards are divided by ``datasets.distributed.split_dataset_by_node``, a
+        ``DataLoader`` or a ``Trainer`` among processes and workers, so that each row is
+        delivered to one of them. ``state_dict`` and ``load_state_dict`` resume exactly,
+        by passing over the rows of one shard.
 
         Args:
-            num_shards: shards in the sense of ``datasets``; None: as many as the source
-                has. With more, each draws all rows and has every n-th of them.
+            num_shards: Number of shards in the sense of ``datasets``; None: that of the
+                source. If there are more, each draws all rows and has every n-th of
+                them.
 
         Raises:
             MissingExtraError: ``datasets`` is not installed.
-            ConfigError: `num_shards` is no whole number from 1 on.
+            ConfigError: `num_shards` is not a whole number from 1 on.
         """
         from tokenlake.runtime.loader.hf import hf_rows
 
@@ -302,12 +323,15 @@ class ShardedDataSource(ABC):
         output_field: str = "text",
         **options: Any,
     ) -> TransformedShardedSource:
-        """Return a source whose rows have their conversation as a text, by the
-        tokenizer's chat template.
+        """Return a source whose rows have their conversation as a text.
+
+        The text is made by the tokenizer's chat template.
 
         Args:
             tokenizer: Hub id, path, or a tokenizer of transformers.
-            options: of :class:`tokenlake.ChatTemplateTransform`.
+            messages_field: Field of the conversation.
+            output_field: Field of the text.
+            options: Options of :class:`tokenlake.ChatTemplateTransform`.
         """
         transform = ChatTemplateTransform(
             tokenizer, messages_field, output_field, **options
@@ -316,14 +340,14 @@ class ShardedDataSource(ABC):
 
 
 class NumberedSource(ShardedDataSource):
-    """The base of all sources of the library: one defines where rows begin, and
-    everything else follows of it.
+    """Base of all sources of the library.
 
-    A class defines `_names` (or `shard_names`), :meth:`_rows` and, where a shard's rows
-    are known without reading, :meth:`_count`.
+    A class defines where rows begin, and everything else follows from that: `_names`
+    (or `shard_names`), :meth:`_rows` and, if the number of a shard's rows is known
+    without reading, :meth:`_count`.
 
     Attributes:
-        meter: counts what is drawn; None: nobody asks.
+        meter: Counter of the rows that are drawn; None for no counter.
     """
 
     meter: RowMeter | None = None
@@ -335,30 +359,39 @@ class NumberedSource(ShardedDataSource):
 
     @abstractmethod
     def _rows(self, index: int, row: int) -> Numbered:
-        """Return (number, row) for the rows of the shard at `index` from number
-        `row` on.
+        """Return (number, row) for the rows of a shard from number `row` on.
+
+        The shard is the one at `index`.
         """
 
     def _count(self, index: int) -> int | None:
-        """Return how many rows the shard at `index` has, None where only reading
-        would tell.
+        """Return the number of rows of the shard at `index`.
+
+        It is None if only reading the shard can tell.
         """
         return None
 
     @cached_property
     def _places(self) -> dict[str, int]:
+        """Index of each shard, by name."""
         return {name: place for place, name in enumerate(self.shard_names)}
 
     def _index(self, name: str) -> int:
-        place = self._places.get(name)
-        return shards.index_of(name, self.shard_names) if place is None else place
+        """Return the index of a shard; ConfigError if no shard has this name."""
+        shard_index = self._places.get(name)
+        if shard_index is None:
+            # Raises an error that names near matches.
+            return shards.index_of(name, self.shard_names)
+        return shard_index
 
     def open_shard(self, shard_name: str) -> Iterator[Row]:
         return self.open_shard_at_row(shard_name, 0)
 
     def open_shard_numbered(self, shard_name: str, row: int = 0) -> Numbered:
         rows = self._rows(self._index(shard_name), whole_number("row", row, 0))
-        return rows if self.meter is None else self.meter.counted(rows)
+        if self.meter is None:
+            return rows
+        return self.meter.counted(rows)
 
     def get_shard_info(self, shard_name: str) -> ShardInfo:
         index = self._index(shard_name)
@@ -388,11 +421,12 @@ class DerivedSource(NumberedSource):
 
 @final
 class TransformedShardedSource(DerivedSource):
-    """Another source's shards with every row transformed; rows keep their numbers, so
-    seeking is the same.
+    """Another source's shards with every row transformed.
 
-    All rows that an expanding transform makes of one have its number. To resume among
-    them, open the shard at that number and drop those that you had.
+    Rows keep their numbers, so that seeking is the same.
+
+    All rows that an expanding transform makes of one row have its number. To resume
+    among them, open the shard at that number and drop those that were read already.
     """
 
     def __init__(
@@ -407,18 +441,22 @@ class TransformedShardedSource(DerivedSource):
         """Apply `transform` to the rows of `source`.
 
         Args:
-            transform: a function of a row, any `Transform` or a chain of them, or an
+            source: Source of the rows.
+            transform: Function of a row, any `Transform` or a chain of them, or an
                 `ExpandTransform`.
-            drops: it may return None, which leaves the row out.
+            drops: Whether it may return None, which leaves the row out.
             on_bad_record: ``quarantine`` leaves out the rows that it cannot use;
-                ``fail`` raises for the first.
-            what: what messages call the transform.
+                ``fail`` raises an error for the first of them.
+            what: Name of the transform in messages.
         """
         if not isinstance(transform, ExpandTransform) and not callable(transform):  # pyright: ignore[reportUnnecessaryComparison]
             raise expected("transform", transform, "a function of a row")
         require_one_of("on_bad_record", on_bad_record, ("fail", "quarantine"))
-        self._source, self._transform = source, transform
-        self._drops, self._fails, self._what = drops, on_bad_record == "fail", what
+        self._source = source
+        self._transform = transform
+        self._drops = drops
+        self._fails = on_bad_record == "fail"
+        self._what = what
 
     @property
     def versions(self) -> Sequence[tuple[str, int, str]]:
@@ -426,26 +464,24 @@ class TransformedShardedSource(DerivedSource):
 
     @property
     def every_row(self) -> bool:
-        steps = (
-            self._transform.steps
-            if isinstance(self._transform, ChainedTransform)
-            else (self._transform,)
-        )
+        steps: Sequence[object] = (self._transform,)
+        if isinstance(self._transform, ChainedTransform):
+            steps = self._transform.steps
         expands = any(isinstance(step, ExpandTransform) for step in steps)
-        return (
-            self._source.every_row and not self._drops and self._fails and not expands
-        )
+        keeps_rows = not self._drops and self._fails and not expands
+        return self._source.every_row and keeps_rows
 
     def _rows(self, index: int, row: int) -> Numbered:
-        """Yield the results of the transform for the rows from number `row` on, each
-        with the number of its row.
+        """Yield the results of the transform for the rows from number `row` on.
+
+        Each result has the number of its row.
         """
         shard = self.shard_names[index]
         transform = self._transform
         expands = isinstance(transform, ChainedTransform | ExpandTransform)
         for number, source_row in self._source.open_shard_numbered(shard, row):
             try:
-                results = (
+                results: Iterable[Any] = (
                     transform.expand(source_row)
                     if expands
                     else (transform(source_row),)
@@ -461,6 +497,7 @@ class TransformedShardedSource(DerivedSource):
                     f"raised by {self._what} of shard {shard!r}, row {number}"
                 )
                 raise
+            # A chain leaves rows out by giving no result.
             for result in results:
                 if result is None and self._drops and not expands:
                     continue
@@ -472,60 +509,65 @@ class TransformedShardedSource(DerivedSource):
 
 
 class CountedSource(DerivedSource):
-    """A source whose first rows, in the order of its shards, are all there is of it, or
-    are left out.
+    """Part of a source that is found by counting its first rows.
+
+    The first rows, in the order of the shards, are all of it, or are left out.
 
     All shards stay, perhaps without rows, and rows keep their numbers. To open a shard
-    in the middle, the rows that come out before it are counted: by metadata where they
-    tell, else by reading.
+    in its middle, the rows before it are counted: by metadata if there are any, else by
+    reading.
     """
 
     def __init__(self, source: ShardedDataSource, rows: int) -> None:
-        self._source, self._first = source, rows
-        # Of the first rows, those that are not in the shards before; grows with what is
-        # counted.
+        self._source = source
+        self._first = rows
+        # Number of the first rows that are not in the shards before each shard. It
+        # grows as shards are counted.
         self._lefts = [rows]
 
     def _left(self, index: int) -> int:
-        """Return how many of the first rows may come out of the shard at `index`."""
+        """Return the number of the first rows that may be in the shard at `index`."""
         while len(self._lefts) <= index:
             left = self._lefts[-1]
-            self._lefts.append(
-                left - (self._counted(len(self._lefts) - 1, left) if left else 0)
-            )
+            if left:
+                left -= self._counted(len(self._lefts) - 1, left)
+            self._lefts.append(left)
         return self._lefts[index]
 
     def _still(self, index: int, row: int) -> int:
-        """Return how many of the first rows come out of a shard from number `row`
-        on, at most.
-        """
+        """Return the most first rows that a shard may have from number `row` on."""
         left = self._left(index)
-        return max(
-            left - (row if self.every_row else self._counted(index, left, before=row)),
-            0,
-        )
+        rows_before = row
+        if not self.every_row:
+            rows_before = self._counted(index, left, before=row)
+        return max(left - rows_before, 0)
 
     def _counted(self, index: int, left: int, before: int | None = None) -> int:
-        """Return how many rows come out of a shard, at most `left`; only those
-        numbered below `before`.
+        """Return the number of rows of a shard, at most `left`.
+
+        With `before`, only rows with lower numbers count.
         """
         name = self.shard_names[index]
         if self.every_row and before is None:
             row_count = self._source.get_shard_info(name).rows
             if row_count is not None:
                 return min(row_count, left)
-        rows = self._source.open_shard_numbered(name) if before != 0 else ()
-        numbers = takewhile(
-            lambda number: before is None or number < before,
-            (number for number, _ in rows),
-        )
-        return sum(1 for _ in islice(numbers, left))
+        if before == 0:
+            return 0
+        # Rows may be left out: count those that are yielded.
+        row_count = 0
+        for number, _ in islice(self._source.open_shard_numbered(name), left):
+            if before is not None and number >= before:
+                break
+            row_count += 1
+        return row_count
 
 
 @final
 class LimitedShardedSource(CountedSource):
-    """At most `max_rows` of the rows that come out of a source; a row after the
-    limit gives nothing.
+    """At most `max_rows` of the rows of a source.
+
+    A row after the limit gives nothing.
     """
 
     def __init__(self, source: ShardedDataSource, max_rows: int) -> None:
@@ -551,13 +593,20 @@ class LimitedShardedSource(CountedSource):
 
 @final
 class SkippedShardedSource(CountedSource):
-    """The rows of a source behind its first ones, which are passed over by their
-    numbers where none is left out.
+    """Rows of a source after its first ones.
+
+    The first rows are passed over by their numbers if no row is left out.
     """
 
     def __init__(self, source: ShardedDataSource, rows: int) -> None:
-        """Leave the first rows of `source` out; ConfigError unless `rows` is a whole
-        number from 0 on.
+        """Leave the first rows of a source out.
+
+        Args:
+            source: Source of the rows.
+            rows: Number of the first rows, from 0 on.
+
+        Raises:
+            ConfigError: The number is not allowed.
         """
         super().__init__(source, whole_number("rows", rows, 0))
 
@@ -570,22 +619,24 @@ class SkippedShardedSource(CountedSource):
 
     def _rows(self, index: int, row: int) -> Numbered:
         name = self.shard_names[index]
+        # Without gaps, the first rows of the shard are those with the lowest numbers.
         if self._source.every_row:
             left = self._left(index)
-            row = max(row, left if self.endless else self._counted(index, left))
+            first_number = left
+            if not self.endless:
+                first_number = self._counted(index, left)
+            row = max(row, first_number)
             return self._source.open_shard_numbered(name, row)
-        return islice(
-            self._source.open_shard_numbered(name, row), self._still(index, row), None
-        )
+        rows = self._source.open_shard_numbered(name, row)
+        return islice(rows, self._still(index, row), None)
 
 
 @final
 class ShuffledShardedSource(DerivedSource):
-    """The shards of a source in an order that a seed decides, the rows of each drawn at
-    random from a buffer.
+    """Shards of a source in a random order, with rows drawn at random from a buffer.
 
-    A row's number is its place in the shuffled shard; those before it are drawn again
-    to open there.
+    The order is a function of the seed. The number of a row is its place in the
+    shuffled shard; to open there, the rows before it are drawn again.
     """
 
     def __init__(
@@ -594,25 +645,31 @@ class ShuffledShardedSource(DerivedSource):
         seed: int | None = None,
         buffer_size: int = 1000,
     ) -> None:
-        """Shuffle `source`; ConfigError where an argument is not what is allowed.
+        """Shuffle a source.
 
         Args:
-            seed: of the order; None is 0.
-            buffer_size: rows that are held, from which one is drawn.
+            source: Source of the rows.
+            seed: Random seed of the order; None is 0.
+            buffer_size: Number of rows that are held, from which one is drawn.
+
+        Raises:
+            ConfigError: An argument is not allowed.
         """
-        self._source, self._seed = source, whole_number("seed", seed or 0)
+        self._source = source
+        self._seed = whole_number("seed", seed or 0)
         self._size = whole_number("buffer_size", buffer_size, 1)
 
     @property
     def shard_names(self) -> Sequence[str]:
         names = tuple(self._source.shard_names)
-        return [
-            names[place] for place in shuffled(len(names), key_of(self._seed)).tolist()
-        ]
+        order = shuffled(len(names), key_of(self._seed)).tolist()
+        return [names[shard_index] for shard_index in order]
 
     def get_shard_info(self, shard_name: str) -> ShardInfo:
         info = self._source.get_shard_info(shard_name)
-        rows = info.rows if self._source.every_row else None
+        rows: int | None = None
+        if self._source.every_row:
+            rows = info.rows
         return replace(info, index=self._index(shard_name), rows=rows)
 
     @property

@@ -44,31 +44,32 @@ _NO_SETTING: Final[Any] = {
         "cache_tokenized",
     },
 }
-"""Places and secrets, what changes no row, and tokenizers, which are described by
-what they are.
+"""Settings that do not identify rows.
+
+They are places, secrets, settings that change no row, and tokenizers, which are
+described by their content.
 """
 
 
 @final
 class PipelineContext:
-    """What the stages of one pipeline know of it and of each other.
+    """State that the stages of one pipeline share.
 
     Attributes:
-        config: the configuration, with the sections that stages were called with in
-            place of the pipeline's own.
-        opened: name of a dataset to its rows, as :meth:`Pipeline.source` opened it.
-        tokenizers: name of a source to its tokenizer, once :meth:`Pipeline.tokenize`
-            was called.
-        manager: loads tokenizers, each once.
-        packed: whether rows are packed by a stage that was called.
-        saved: what is to be written when the pipeline is built.
-        push: uploads what was written; None: nothing is to be.
-        stepped: tells the mixture how many rows a training step takes; None: nothing
-            hangs on it.
-        regrouped: whether rows were packed after they were mixed, so that a training
-            step takes no fixed number.
-        step, epoch: of training, as :meth:`update_step` and :meth:`update_epoch` were
-            told; 0 at first.
+        config: Configuration, with the sections that stages were called with in place
+            of the pipeline's own.
+        opened: Rows of each dataset, as :meth:`Pipeline.source` opened them.
+        tokenizers: Tokenizer of each source, once :meth:`Pipeline.tokenize` was called.
+        manager: Manager that loads each tokenizer once.
+        packed: Whether rows are packed by a stage that was called.
+        saved: Sources that are written when the pipeline is built.
+        push: Function that uploads the written files; None for no upload.
+        stepped: Function that sets the rows of a training step in the mixture; None if
+            no weights depend on steps.
+        regrouped: Whether rows were packed after they were mixed, so that a training
+            step takes no fixed number of mixed rows.
+        step: Training step, set by :meth:`update_step`; 0 at first.
+        epoch: Epoch of training, set by :meth:`update_epoch`; 0 at first.
     """
 
     def __init__(self, config: PipelineConfig) -> None:
@@ -81,24 +82,28 @@ class PipelineContext:
         self.push: Callable[[], str] | None = None
         self.stepped: Callable[[int], None] | None = None
         self.regrouped = False
-        self.step = self.epoch = 0
+        self.step = 0
+        self.epoch = 0
         self._measured: dict[str, BaseStage] = {}
         self._recorded: dict[str, dict[str, Any]] = {}
         self._caches: dict[Path, TreeCacheManager] = {}
 
     @property
     def cache_manager(self) -> TreeCacheManager:
-        """The cache that the section `cache` describes, which stages may use; empty
-        where it is not enabled.
+        """Cache that the section `cache` describes, which stages may use.
+
+        It is empty if the section is not enabled.
         """
         return self.cache_at(None)
 
     def cache_at(self, folder: str | Path | None) -> TreeCacheManager:
-        """Return the cache in a folder, as the section `cache` describes it; None:
-        in ``cache.cache_dir``.
+        """Return the cache in a folder, as the section `cache` describes it.
+
+        The default is ``cache.cache_dir``.
         """
         section = self.config.cache
         path = Path(folder or section.cache_dir or default_folder() / "tokens")
+        # One object for each folder: stages that share a folder share its memory.
         if path not in self._caches:
             self._caches[path] = TreeCacheManager(
                 path,
@@ -125,32 +130,32 @@ class PipelineContext:
         return self.packed or self.config.pack.enabled
 
     def config_with_packing(self, packing: bool) -> PipelineConfig:
-        """Return the configuration of a pipeline that packs, or of one that does
-        not.
-        """
+        """Return the configuration of a pipeline that packs, or that does not."""
         pack = self.config.pack.model_copy(update={"enabled": packing})
         return self.config.model_copy(update={"pack": pack})
 
     def dataset(self, name: str) -> DatasetConfig | None:
-        """Return the configuration of a dataset; None for a source that a stage
-        made, such as ``mixed``.
+        """Return the configuration of a dataset; None for a source that a stage made.
+
+        Such a source is ``mixed``, for example.
         """
         return self.config.get_dataset_by_name(name)
 
     def origin(self, name: str) -> Callable[[], Origin]:
-        """Return a function that describes the origin of a source's rows, as the stages
-        so far have decided it.
+        """Return a function that describes the origin of a source's rows.
+
+        The description is that of the stages so far.
 
         Args:
             name: Name of a dataset; any other name stands for all datasets.
         """
         config = self.config
         names = [name] if name in self.opened else list(self.opened)
-        tokenizers = {
-            dataset_name: self.tokenizers[dataset_name]
-            for dataset_name in names
-            if dataset_name in self.tokenizers
-        }
+        tokenizers: dict[str, LoadedTokenizer] = {}
+        for dataset_name in names:
+            if dataset_name in self.tokenizers:
+                tokenizers[dataset_name] = self.tokenizers[dataset_name]
+        # The last stage that changed the rows decides their kind.
         if self.packed:
             kind = "packed"
         elif tokenizers:
@@ -164,26 +169,27 @@ class PipelineContext:
             settings = config.model_dump(
                 mode="json", exclude_unset=True, exclude=_NO_SETTING
             )
-            settings["datasets"] = [
-                dataset
-                for dataset in settings["datasets"]
-                if dataset.get("name") in names
-            ]
+            datasets: list[dict[str, Any]] = []
+            for dataset in settings["datasets"]:
+                if dataset.get("name") in names:
+                    datasets.append(dataset)
+            settings["datasets"] = datasets
+            # Inputs and tokenizers of these datasets.
             inputs: list[dict[str, Any]] = []
             for dataset_name in names:
                 inputs += _inputs_of(dataset_name, self.opened[dataset_name])
             described = {
-                dataset_name: describe(loaded.files)
-                for dataset_name, loaded in tokenizers.items()
+                dataset_name: describe(tokenizer.files)
+                for dataset_name, tokenizer in tokenizers.items()
             }
 
-            files = {CONFIG: dump_yaml(config).encode()}
+            attached_files = {CONFIG: dump_yaml(config).encode()}
             # Rows of one stream have one tokenizer.
-            for loaded in list(tokenizers.values())[:1]:
-                for path, data in loaded.files.files.items():
-                    files[f"{TOKENIZER}/{path}"] = data
+            for tokenizer in list(tokenizers.values())[:1]:
+                for path, data in tokenizer.files.files.items():
+                    attached_files[f"{TOKENIZER}/{path}"] = data
             made_of = {"config": settings, "tokenizer": described, "inputs": inputs}
-            return Origin(kind, made_of, beside=files)
+            return Origin(kind, made_of, beside=attached_files)
 
         return origin
 
@@ -191,16 +197,16 @@ class PipelineContext:
         """Return a tokenizer by its Hub id or path; it is loaded once.
 
         Raises:
-            SourceNotFoundError, TokenizerError: it cannot be loaded.
+            SourceNotFoundError, TokenizerError: It cannot be loaded.
         """
         return self.manager.get_tokenizer(name_or_path)
 
     def update_step(self, step: int) -> None:
-        """Say which training step it is."""
+        """Set the training step."""
         self.step = step
 
     def update_epoch(self, epoch: int) -> None:
-        """Say which epoch it is."""
+        """Set the epoch."""
         self.epoch = epoch
 
     def record_metric(self, stage: str, key: str, value: Any) -> None:
@@ -208,35 +214,36 @@ class PipelineContext:
         self._recorded.setdefault(stage, {})[key] = value
 
     def get_metrics(self) -> dict[str, dict[str, Any]]:
-        """Return the figures of every stage so far, and the recorded ones, by the
-        names of stages.
+        """Return the figures of every stage so far, by the names of stages.
+
+        Recorded figures are among them.
         """
-        metrics = {name: stage.get_metrics() for name, stage in self._measured.items()}
-        for name, recorded in self._recorded.items():
-            metrics[name] = metrics.get(name, {}) | recorded
+        metrics = {
+            stage_name: stage.get_metrics()
+            for stage_name, stage in self._measured.items()
+        }
+        for stage_name, recorded_figures in self._recorded.items():
+            metrics[stage_name] = metrics.get(stage_name, {}) | recorded_figures
         return metrics
 
     def measure(self, stage: BaseStage, sources: Mapping[str, Any]) -> None:
-        """Include a stage, and the rows drawn from its sources, in
-        :meth:`get_metrics`.
-        """
+        """Include a stage and the rows of its sources in :meth:`get_metrics`."""
         stage.measure(sources)
         self._measured[stage.name] = stage
 
 
 def _inputs_of(name: str, source: ShardedDataSource) -> list[dict[str, Any]]:
-    """Return the files of a dataset by their paths below the common folder, which
-    hide paths of the machine.
+    """Return the files of a dataset by their paths below the common folder.
+
+    The paths hide those of the machine.
     """
     versions = source.versions
-    folder = (
-        commonpath([posixpath.dirname(path) for path, _, _ in versions])
-        if versions
-        else ""
-    )
+    common_folder = ""
+    if versions:
+        common_folder = commonpath([posixpath.dirname(path) for path, _, _ in versions])
     inputs: list[dict[str, Any]] = []
     for path, size, token in versions:
-        path_below = path[len(folder) :].lstrip("/")
+        path_below = path[len(common_folder) :].lstrip("/")
         inputs.append(
             {"source": name, "path": path_below, "bytes": size, "version": token}
         )
@@ -244,20 +251,19 @@ def _inputs_of(name: str, source: ShardedDataSource) -> list[dict[str, Any]]:
 
 
 class BaseStage(ABC):
-    """A step from sources to sources, by the names of their datasets.
+    """Step from sources to sources, by the names of their datasets.
 
-    A stage of your own defines `name` and `process`, and is given to
-    :meth:`Pipeline.stage`. It should be lazy: make sources that wrap those it got, and
-    read no rows.
+    A custom stage defines `name` and `process`, and is given to :meth:`Pipeline.stage`.
+    It should be lazy: return sources that wrap those it got, and read no rows.
 
     Attributes:
-        config: whatever the stage was made with.
+        config: Argument that the stage was created with.
     """
 
     def __init__(self, config: Any = None) -> None:
         self.config = config
 
-    # Made when asked for: a stage of a user may not call this class's __init__.
+    # Created at the first use: a custom stage may not call this class's __init__.
     @cached_property
     def _meter(self) -> RowMeter:
         return RowMeter()
@@ -269,7 +275,7 @@ class BaseStage(ABC):
     @property
     @abstractmethod
     def name(self) -> str:
-        """What :meth:`Pipeline.get_stages` calls the stage."""
+        """Name of the stage in :meth:`Pipeline.get_stages`."""
 
     @abstractmethod
     def process(
@@ -278,19 +284,19 @@ class BaseStage(ABC):
         """Return the new sources by name.
 
         Args:
-            data: name to source.
-            context: configuration and seed, and what earlier stages left for this one.
+            data: Source of each name.
+            context: Configuration and seed, and results of earlier stages.
         """
 
     def validate_config(self, config: Any) -> bool:
-        """Return whether the stage can be called with `config`; a stage of your own
-        may look closer.
+        """Return whether the stage can be called with `config`.
+
+        A custom stage may look closer.
         """
         return True
 
     def get_metrics(self) -> dict[str, Any]:
-        """Return the stage's figures: ``rows``, ``tokens`` and ``seconds`` of what was
-        drawn from it so far.
+        """Return the stage's figures: ``rows``, ``tokens`` and ``seconds`` so far.
 
         Seconds include those of the stages before it. Figures of :meth:`_update_metric`
         are added.
@@ -298,16 +304,15 @@ class BaseStage(ABC):
         return {**self._meter.figures(), **self._metrics}
 
     def _update_metric(self, key: str, value: Any) -> None:
-        """Set a figure of the stage's own."""
+        """Set a figure of the stage itself."""
         self._metrics[key] = value
 
     def measure(self, sources: Mapping[str, Any]) -> None:
-        """Count the rows drawn from the sources of this stage, unless a stage before
-        it already counts them.
+        """Count the rows drawn from the sources of this stage.
+
+        A source that an earlier stage counts already is left out.
         """
         for source in sources.values():
-            if (
-                isinstance(source, NumberedSource | AsyncDataLoader)
-                and source.meter is None
-            ):
+            can_count = isinstance(source, NumberedSource | AsyncDataLoader)
+            if can_count and source.meter is None:
                 source.meter = self._meter

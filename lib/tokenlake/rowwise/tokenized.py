@@ -1,5 +1,6 @@
-"""Tokens of rows, made by the steps of a build: renderer, encoder, length policy, BOS
-and EOS.
+"""Tokens of rows, made by the steps of a build.
+
+They are renderer, encoder, length policy, BOS and EOS.
 
 A batch of rows becomes tokens in these steps:
 
@@ -64,7 +65,7 @@ RowBatch = list[tuple[int, Row]]
 # Rows of the first batch, which is small so that the first row comes soon.
 _FIRST_ROWS: Final = 16
 _BATCH_TEXT: Final = 4 << 20  # characters after which a batch is full
-_JSON: Final = ("json", "jsonl")
+_JSON: Final = ("json", "jsonl")  # formats whose objects lack keys without a value
 _SPELLED: Final = Fault(
     "special_token_in_text", "the text spells out a special token of the tokenizer"
 )
@@ -75,13 +76,14 @@ _DONE_BEFORE: Final = {
     "format_fields": None,
     "transforms": None,
 }
-"""Options of a dataset that act when its source is opened, and so not here."""
+"""Options of a dataset that act when its source is opened, and not here."""
 
 
 @final
 class TokenizedShardedSource(DerivedSource):
-    """Shards of another source with every row tokenized. Rows keep their numbers, so
-    reading can begin at any row.
+    """Shards of another source with every row tokenized.
+
+    Rows keep their numbers, so that reading can begin at any row.
 
     For each row, `format_callback` is applied, fields are renamed, the text is
     tokenized, and the fields to keep are added: ``{"input_ids": [...],
@@ -135,11 +137,14 @@ class TokenizedShardedSource(DerivedSource):
             )
         if format_callback is not None and not callable(format_callback):
             raise expected("format_callback", format_callback, "a function of a row")
+        # The tokenizer, with the settings of the configuration.
         loaded = TokenizerManager().get_tokenizer(
             tokenizer_config if tokenizer is None else tokenizer
         )
         if tokenizer_config is not None:
             loaded = LoadedTokenizer(loaded.files, tokenizer_config)
+        # The settings of the texts are those of a dataset with these options. A content
+        # field that nobody wrote is decided by the first rows.
         dataset = DatasetConfig(
             data_files="rows", content_field=content_field, tokenizer=loaded.config
         )
@@ -159,7 +164,9 @@ class TokenizedShardedSource(DerivedSource):
             source = TransformedShardedSource(
                 source, format_callback, what="format_callback"
             )
-        self._source = source.rename_fields(format_fields) if format_fields else source
+        if format_fields:
+            source = source.rename_fields(format_fields)
+        self._source = source
         self._decide: Callable[[], RowTokens] = lambda: row_tokens
 
     @classmethod
@@ -179,8 +186,9 @@ class TokenizedShardedSource(DerivedSource):
 
     @property
     def truncated(self) -> CutCount:
-        """Counts of the documents and tokens that `max_length` cut from the rows
-        drawn so far.
+        """Counts of the documents and tokens that `max_length` cut.
+
+        Rows count when they are drawn.
         """
         return self._decide().cut.count
 
@@ -190,26 +198,25 @@ class TokenizedShardedSource(DerivedSource):
 
     def _rows(self, index: int, row: int) -> Numbered:
         row_tokens = self._decide()
-        name = self.shard_names[index]
+        shard_name = self.shard_names[index]
 
         def is_json() -> bool:
-            return self.get_shard_info(name).format in _JSON
+            return self.get_shard_info(shard_name).format in _JSON
 
         # Rows that are padded to the longest of their batch are read from the first row
         # of the batch.
-        first = row
+        first_row = row
         if row_tokens.aligned:
-            first -= row % row_tokens.batch_size
-        if first == row:
-            rows = self._source.open_shard_numbered(name, row)
-            return row_tokens.tokenized(rows, name, is_json)
+            first_row -= row % row_tokens.batch_size
+        if first_row == row:
+            rows = self._source.open_shard_numbered(shard_name, row)
+            return row_tokens.tokenized(rows, shard_name, is_json)
 
         # Raises an error if `row` is beyond the end.
-        next(self._source.open_shard_numbered(name, row), None)
-        rows = self._source.open_shard_numbered(name, first)
-        return (
-            pair for pair in row_tokens.tokenized(rows, name, is_json) if pair[0] >= row
-        )
+        next(self._source.open_shard_numbered(shard_name, row), None)
+        rows = self._source.open_shard_numbered(shard_name, first_row)
+        numbered_rows = row_tokens.tokenized(rows, shard_name, is_json)
+        return (pair for pair in numbered_rows if pair[0] >= row)
 
     def __repr__(self) -> str:
         return f"TokenizedShardedSource({self._source!r}, tokenizer={self._decide().tokenizer.files.name!r})"
@@ -228,11 +235,13 @@ def batched_tokenize_iterator(
 
     Args:
         source: Rows to tokenize.
-        tokenizer, tokenizer_config, content_field: Arguments of
-            :class:`TokenizedShardedSource`.
+        tokenizer: Argument of :class:`TokenizedShardedSource`.
+        tokenizer_config: Argument of :class:`TokenizedShardedSource`.
+        content_field: Argument of :class:`TokenizedShardedSource`.
         batch_size: Maximum number of rows that are tokenized together.
-        fields, options: Argument `additional_fields`, `format_callback`,
-            `format_fields` and the others of :class:`TokenizedShardedSource`.
+        fields: Arguments `additional_fields`, `format_callback` and `format_fields` of
+            :class:`TokenizedShardedSource`.
+        options: Its other arguments.
 
     Raises:
         ConfigError, SourceNotFoundError, TokenizerError: As for
@@ -256,8 +265,9 @@ def batched_tokenize_iterator(
 @final
 @dataclass(eq=False, kw_only=True)
 class RowTokens:
-    """Settings by which the rows of a source become tokens, as in a build of the same
-    configuration.
+    """Settings by which the rows of a source become tokens.
+
+    They do so as in a build of the same configuration.
 
     A row may become several (``long_documents: split``), all with its number. It
     becomes none if it is empty, too long (``drop``), or bad and the policy is
@@ -300,22 +310,26 @@ class RowTokens:
     one_each: bool = False
     _opened: tuple[ResolvedSource, Renderer] | None = None
 
+    # Encoders are chosen once, by the treatment of special tokens and the need for
+    # places.
     def __post_init__(self) -> None:
         self._encoders: dict[tuple[str, bool], Encoder] = {}
         self.cut = CutCounter(self.source.name, self.source.tokenizer.max_length)
 
     @property
     def aligned(self) -> bool:
-        """Whether a row's tokens depend on the other rows of its batch, so that
-        batches must have fixed bounds.
+        """Whether a row's tokens depend on the other rows of its batch.
+
+        Batches must then have fixed bounds.
         """
         return self.tokenizer.config.padding == "longest"
 
     def tokenized(
         self, rows: Numbered, shard: str, is_json: Callable[[], bool]
     ) -> Numbered:
-        """Yield the tokenized rows, each with the number of its row. Rows before an
-        error are yielded first.
+        """Yield the tokenized rows, each with the number of its row.
+
+        Rows before an error are yielded first.
 
         Args:
             rows: Rows of a shard, each with its number.
@@ -331,9 +345,7 @@ class RowTokens:
         batches = _batched(rows, self.batch_size, aligned=self.aligned)
 
         def tokenize(batch: RowBatch) -> tuple[RowBatch, Exception | None]:
-            """Return the tokenized rows of a batch, and the error after them, if
-            there is one.
-            """
+            """Return the tokenized rows of a batch, and the error after them."""
             tokenized_rows: RowBatch = []
             try:
                 tokenized_rows.extend(self._tokenized_batch(batch, shard, is_json))
@@ -348,11 +360,10 @@ class RowTokens:
         others = Prefetched(batches, tokenize, workers=self.workers, ahead=ahead)
         with closing(others):
             for tokenized_rows, error in chain(first, others):
-                yield from (
-                    map(self._with_lists, tokenized_rows)
-                    if self.lists
-                    else tokenized_rows
-                )
+                if self.lists:
+                    yield from map(self._with_lists, tokenized_rows)
+                else:
+                    yield from tokenized_rows
                 if error is not None:
                     raise error
                 self.cut.judge(is_end=False)
@@ -361,19 +372,21 @@ class RowTokens:
     def _tokenized_batch(
         self, batch: RowBatch, shard: str, is_json: Callable[[], bool]
     ) -> Numbered:
-        """Yield the tokenized rows of a batch; arguments and errors as for
-        :meth:`tokenized`.
+        """Yield the tokenized rows of a batch.
+
+        Arguments and errors are those of :meth:`tokenized`.
         """
+        # 1. Render the rows.
         objects = [row for _, row in batch]
         source, renderer = self._open(objects)
         chat = source.texts.chat
         if chat is not None and not is_json():
-            objects = [
-                _without_nulls(row, (chat.messages_field, chat.tools_field))
-                for row in objects
-            ]
+            chat_fields = (chat.messages_field, chat.tools_field)
+            objects = [_without_nulls(row, chat_fields) for row in objects]
 
         rendered = renderer.render(with_text(Rows(objects=objects), renderer.columns))
+        # 2. and 3. Encode the texts, with BOS and EOS around them. Bad rows are
+        # collected from all steps.
         has_loss = source.texts.masked if self.loss is None else self.loss
         documents, origin, faults = self._encoded(
             source, rendered, renderer, marks=has_loss
@@ -381,6 +394,7 @@ class RowTokens:
         faults |= self._missing(objects)
         faults |= rendered.bad
 
+        # A bad row ends the batch, or is left out.
         if faults and source.on_bad_record == "fail":
             # The rows before the first bad one, then its error.
             place = min(faults)
@@ -391,14 +405,16 @@ class RowTokens:
                 problem += f"; it has {fields_in(objects[place])}"
             number, _ = batch[place]
             raise bad_row(shard, number, problem, reason=faults[place].reason)
+        # 4. Rows of the documents.
         is_good = ~np.isin(origin, list(faults))
         yield from self._rows_of(
             batch, documents.select(is_good), origin[is_good], loss=has_loss
         )
 
     def _open(self, first: list[Row]) -> tuple[ResolvedSource, Renderer]:
-        """Return the settings of the texts, with those left open decided by the
-        first rows, and the renderer.
+        """Return the settings of the texts, and the renderer.
+
+        Settings left open are decided by the first rows.
         """
         if self._opened is None:
             files = self.tokenizer.files
@@ -408,10 +424,8 @@ class RowTokens:
                 chat = replace(source.texts.chat, loss="all")
                 source = replace(source, texts=replace(source.texts, chat=chat))
             mode = source.tokenizer.special_tokens_in_text
-            self._opened = (
-                source,
-                open_renderer(source.texts, source.content_field, files, mode),
-            )
+            renderer = open_renderer(source.texts, source.content_field, files, mode)
+            self._opened = (source, renderer)
         return self._opened
 
     def _encoded(
@@ -432,14 +446,17 @@ class RowTokens:
 
         Returns:
             documents: Ids of the documents, with BOS and EOS, marked by bits if `marks`
-            is true. origin: int64[documents], the place in the batch of the row that
-            each document is made of. faults: Place in the batch to fault, for rows that
-            cannot be used.
+                is true.
+            origin: int64[documents], the place in the batch of the row that each
+                document is made of.
+            faults: Fault of each row that cannot be used, by its place in the batch.
 
         Raises:
             ConfigError: `max_length` leaves no room for a text.
             EngineMismatchError, TokenizerError: As in :meth:`Encoder.encode`.
         """
+        # Texts of a template may hold control tokens, which are special tokens on
+        # purpose.
         settings = source.tokenizer
         spans = rendered.spans
         mode = "encode" if renderer.control_tokens else settings.special_tokens_in_text
@@ -462,17 +479,14 @@ class RowTokens:
         self._require_room(settings, len(frame.prefix) + len(frame.suffix))
         is_masked = marks or spans is not None
         settings = replace(settings, special_tokens_in_text=mode)
-        encoded = DocumentEncoder(settings, encoder, finish, masked=is_masked).encode(
-            rendered.text, spans
-        )
+        document_encoder = DocumentEncoder(settings, encoder, finish, masked=is_masked)
+        encoded = document_encoder.encode(rendered.text, spans)
         left_out = sum(len(rows) for rows in encoded.left_out.values())
-        cut = encoded.touched.get(_CUT, 0) or left_out
+        cut_documents = encoded.touched.get(_CUT, 0) or left_out
+        cut_tokens = sum(encoded.dropped.values())
         self.cut.add(
-            CutCount(
-                len(rendered.text), cut, encoded.tokens, sum(encoded.dropped.values())
-            )
+            CutCount(len(rendered.text), cut_documents, encoded.tokens, cut_tokens)
         )
-
         documents = Ragged(encoded.ids, encoded.offsets)
         origin = encoded.origin
         if self.one_each:
@@ -484,11 +498,9 @@ class RowTokens:
         if finish is None:
             # The special tokens of the tokenizer. The end counts toward the loss, as
             # the text does.
-            suffix = (
-                [token | LOSS for token in encoder.suffix]
-                if is_masked
-                else encoder.suffix
-            )
+            suffix = encoder.suffix
+            if is_masked:
+                suffix = [token | LOSS for token in encoder.suffix]
             before = Ragged.alike(encoder.prefix, len(documents))
             after = Ragged.alike(suffix, len(documents))
             documents = Ragged.joined([before, documents, after])
@@ -526,9 +538,7 @@ class RowTokens:
         return self._encoders[key]
 
     def _require_room(self, settings: ResolvedTokenizer, special_tokens: int) -> None:
-        """Raise ConfigError if the special tokens around a text leave no room for
-        the text.
-        """
+        """Raise ConfigError if the special tokens leave no room for a text."""
         if settings.long_documents != "keep" and settings.max_length <= special_tokens:
             raise ConfigError(
                 f"max_length: {settings.max_length} leaves no room beside the {special_tokens} special tokens of "
@@ -538,29 +548,29 @@ class RowTokens:
     def _rows_of(
         self, batch: RowBatch, documents: Ragged, origin: Int64, *, loss: bool
     ) -> Numbered:
-        """Yield the rows of documents, each with the number of the row that it is
-        made of.
-        """
+        """Yield the rows of documents, each with the number of its source row."""
         if not len(documents):
             return
+        # Columns of tokens, padded if the tokenizer says so.
         ids = Ragged(plain(documents.ids), documents.offsets)
         columns = with_masks(ids, self.tokenizer, self.tokenizer.config)
         if loss:
             columns["loss_mask"] = self._loss_masks(documents, columns["input_ids"])
 
-        names = list(columns)
-        removed = self.remove or ()
+        column_names = list(columns)
         keeps_fields = self.keep is not None or self.remove is not None
         for place, *cells in zip(origin.tolist(), *columns.values(), strict=True):
             number, row = batch[place]
-            tokens = dict(zip(names, cells, strict=True))
+            tokens = dict(zip(column_names, cells, strict=True))
             if keeps_fields:
-                fields = row if self.keep is None else self.keep
-                tokens = {
-                    **{name: row[name] for name in fields if name not in removed},
-                    **tokens,
-                }
+                tokens = {**self._kept_fields(row), **tokens}
             yield number, tokens
+
+    def _kept_fields(self, row: Row) -> Row:
+        """Return the fields of a row that are kept beside its tokens."""
+        names = row if self.keep is None else self.keep
+        removed = self.remove or ()
+        return {name: row[name] for name in names if name not in removed}
 
     def _loss_masks(
         self, documents: Ragged, rows: Sequence[Sized]
@@ -570,8 +580,8 @@ class RowTokens:
         masks: list[npt.NDArray[np.bool_]] = []
         for row, marked_ids in zip(rows, documents.rows(), strict=True):
             mask = np.zeros(len(row), np.bool_)
-            begin = len(row) - len(marked_ids) if pads_left else 0
-            mask[begin : begin + len(marked_ids)] = learned(marked_ids)
+            first_place = len(row) - len(marked_ids) if pads_left else 0
+            mask[first_place : first_place + len(marked_ids)] = learned(marked_ids)
             masks.append(mask)
         return masks
 
@@ -581,9 +591,9 @@ class RowTokens:
         if not self.keep:
             return faults
         for place, row in enumerate(rows):
-            missing = next((name for name in self.keep if name not in row), None)
-            if missing is not None:
-                problem = f"additional_fields: the row has no field {missing!r}; it has {fields_in(row)}"
+            missing_field = next((name for name in self.keep if name not in row), None)
+            if missing_field is not None:
+                problem = f"additional_fields: the row has no field {missing_field!r}; it has {fields_in(row)}"
                 faults[place] = Fault("missing_field", problem)
         return faults
 
@@ -596,19 +606,18 @@ class RowTokens:
         with_lists = {**row, "input_ids": row["input_ids"].tolist()}
         mask = row.get("attention_mask")
         if mask is not None:
-            is_padded = bool(self.tokenizer.config.padding)
-            with_lists["attention_mask"] = (
-                mask.tolist() if is_padded else [1] * len(row["input_ids"])
-            )
+            # Without padding a mask is 1 everywhere.
+            if self.tokenizer.config.padding:
+                with_lists["attention_mask"] = mask.tolist()
+            else:
+                with_lists["attention_mask"] = [1] * len(row["input_ids"])
         if "loss_mask" in row:
             with_lists["loss_mask"] = row["loss_mask"].tolist()
         return number, with_lists
 
 
 def _without_nulls(row: Row, names: Iterable[str | None]) -> Row:
-    """Return a row without the keys that have no value in the objects of some
-    fields.
-    """
+    """Return a row without the keys that have no value in some of its fields."""
     cleaned = row.copy()
     for name in names:
         if name is not None and name in row:
@@ -619,8 +628,7 @@ def _without_nulls(row: Row, names: Iterable[str | None]) -> Row:
 def texts_of(
     config: PipelineConfig, dataset: DatasetConfig | None, name: str
 ) -> ResolvedSource:
-    """Return the settings by which a build of the configuration makes documents of a
-    source's rows.
+    """Return the settings by which a build makes documents of a source's rows.
 
     Args:
         config: Configuration.
@@ -630,14 +638,14 @@ def texts_of(
     """
     if dataset is None:
         dataset = DatasetConfig(data_files=name)
-    return replace(
-        resolve_source(config, dataset.model_copy(update=_DONE_BEFORE)), name=name
-    )
+    source = resolve_source(config, dataset.model_copy(update=_DONE_BEFORE))
+    return replace(source, name=name)
 
 
 def _batched(rows: Numbered, max_rows: int, *, aligned: bool) -> Iterator[RowBatch]:
-    """Yield rows in batches. If drawing them raises an error, the rows before it are
-    yielded first.
+    """Yield rows in batches.
+
+    If drawing them raises an error, the rows before it are yielded first.
 
     Args:
         rows: Rows, each with its number.
@@ -646,21 +654,22 @@ def _batched(rows: Numbered, max_rows: int, *, aligned: bool) -> Iterator[RowBat
             // max_rows``. If not, the first batches are smaller.
     """
     batch: RowBatch = []
-    size = 0
+    text_size = 0
+    # Batches grow to their full size, so that the first row comes soon.
     batch_rows = max_rows if aligned else min(_FIRST_ROWS, max_rows)
     try:
         for number, row in rows:
             if aligned and batch:
                 is_full = number // max_rows != batch[-1][0] // max_rows
             else:
-                is_full = len(batch) >= batch_rows or size >= _BATCH_TEXT
+                is_full = len(batch) >= batch_rows or text_size >= _BATCH_TEXT
             if batch and is_full:
                 yield batch
                 batch = []
-                size = 0
+                text_size = 0
                 batch_rows = min(batch_rows * 4, max_rows)
             batch.append((number, row))
-            size += _text_size(row)
+            text_size += _text_size(row)
     except Exception:
         if batch:
             yield batch
@@ -675,10 +684,15 @@ def _text_size(value: Any) -> int:
         return len(value)
     if isinstance(value, dict):
         return sum(map(_text_size, value.values()))
-    return sum(map(_text_size, value)) if isinstance(value, list) else 1
+    if isinstance(value, list):
+        return sum(map(_text_size, value))
+    return 1
 
 
 def _names(argument: str, names: Sequence[str] | None) -> tuple[str, ...] | None:
+    """Return names as a tuple; ConfigError for a text, which would be its letters."""
     if isinstance(names, str):
         raise expected(argument, names, "a list of names, such as ['text']")
-    return None if names is None else tuple(names)
+    if names is None:
+        return None
+    return tuple(names)

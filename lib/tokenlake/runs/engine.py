@@ -1,7 +1,6 @@
-"""The local engine: the builds of one configuration, and the worker processes that do
-them.
+"""The local engine: the builds of one configuration, and their worker processes.
 
-Whoever orchestrates the run brings threads, retries and records. Each thread borrows a
+The orchestrator of a run brings threads, retries and records. Each thread borrows a
 worker process from our own pool, which survives the death of its workers.
 """
 
@@ -74,8 +73,9 @@ _CANCELLED: Final = "the run was cancelled; finished units are kept, and the sam
 
 @final
 class LocalEngine:
-    """The builds of one configuration on this machine; the first one starts with the
-    object, in the background.
+    """The builds of one configuration on this machine.
+
+    The first build starts with the object, in the background.
 
     Where text is mixed, the tokens of each source are built first, each by an engine of
     its own on the same workers (:meth:`parts`). Everything else is about the last
@@ -112,18 +112,19 @@ class LocalEngine:
     ) -> None:
         self.config = config
         self._steps = BuildSteps(config, self._on_event)
+        # Every build is checked before the first one starts, because the last one comes
+        # after hours of work.
         self._steps.check()
         self._configs = iter(self._steps)
         self._began = time.monotonic()
         self._watching = ExitStack()
         # The figures of the whole run are measured, not those of a part of it.
-        watcher = (
-            measured(config.observability, on_event)
-            if pool is None
-            else nullcontext(on_event)
-        )
+        watcher = nullcontext(on_event)
+        if pool is None:
+            watcher = measured(config.observability, on_event)
         self._watcher = self._watching.enter_context(watcher)
         self.tallies = RunTallies()
+        # State of the last build, which several threads change: see `_lock`.
         self._cancelled = False
         self._planning: Planning | None = None
         self._progress: dict[int, ProgressLog] = {}
@@ -153,8 +154,9 @@ class LocalEngine:
         self._open_next()
 
     def parts(self) -> Iterator[LocalEngine]:
-        """Yield an engine for each source that is text still; each must have committed
-        before the next is asked for.
+        """Yield an engine for each source that is text still.
+
+        Each must have committed before the next is requested.
 
         Raises:
             CancelledError: :meth:`cancel` was called.
@@ -165,11 +167,14 @@ class LocalEngine:
             self._open_next()
 
     def _open_next(self) -> None:
-        """Start the next build: of one source's tokens, by an engine of its own, or
-        the last.
+        """Start the next build.
+
+        It is that of one source's tokens, by an engine of its own, or the last one.
         """
         config = next(self._configs)
         is_last = self._steps.is_last
+        # Under the lock, so that a cancellation meets either the old part or the new
+        # one.
         with self._lock:
             self.raise_if_cancelled()
             self._part = None
@@ -200,62 +205,64 @@ class LocalEngine:
         return self._opening.result()
 
     def planned(self, log: Log) -> BuildSession:
-        """Return the planned build as :meth:`session` does, with lines in the log
-        while a long plan is made.
-        """
-        seconds = 1.0  # time until the next line
+        """Return the planned build of :meth:`session`, and log how a long plan goes."""
+        wait_seconds = 1.0  # time until the next line
         while not self._opening.done():
             with suppress(TimeoutError):
-                self._opening.exception(seconds)
+                self._opening.exception(wait_seconds)
             if self._planning is not None and not self._opening.done():
                 log(f"planning: {planning_line(*astuple(self._planning))}")
-                seconds = _PLAN_LINE_EVERY
+                wait_seconds = _PLAN_LINE_EVERY
         return self.session()
 
     def groups(self) -> list[tuple[int, ...]]:
-        """Return the pending units, in order, in groups of neighbours that the run can
-        show.
+        """Return the pending units, in order, in groups of neighbours.
+
+        There are as many groups as the run can show.
 
         There are at most :data:`MAX_GROUPS`, and fewer where a tokenizer was found
         wrong and units are built again.
         """
         pending = self.session().pending
         with self._lock:
-            group_limit = max(
-                1, min(MAX_GROUPS, self._task_runs_left // (1 + MOST_STEPS))
-            )
+            groups_left = self._task_runs_left // (1 + MOST_STEPS)
+            group_limit = max(1, min(MAX_GROUPS, groups_left))
             groups = group_units(pending, group_limit)
             self._task_runs_left -= len(groups)
         return groups
 
     def groups_at_once(self, groups: Sequence[Sequence[int]]) -> int:
-        """Return how many groups must be under way so that no worker waits for the
-        next one.
-        """
+        """Return the number of groups to have under way, so that no worker waits."""
+        # As many groups as have units for all workers, and one more, whose units are
+        # next.
         return 1 + math.ceil(self.workers / max(1, len(groups[-1])))
 
     def step_runs(self, units: Sequence[int]) -> list[StepRun]:
-        """Return the steps of a group of units that are not shown yet, as far as the
-        run has room for them.
+        """Return the steps of a group of units that are not shown yet.
+
+        They are as many as the run has room for.
         """
         with self._lock:
-            tries = [attempt for unit in units for attempt in self._tries.pop(unit, [])]
-            shown = step_runs(units, tries)[: max(0, self._task_runs_left)]
-            self._task_runs_left -= len(shown)
-        return shown
+            tries: list[UnitTry] = []
+            for unit in units:
+                tries.extend(self._tries.pop(unit, []))
+            shown_steps = step_runs(units, tries)[: max(0, self._task_runs_left)]
+            self._task_runs_left -= len(shown_steps)
+        return shown_steps
 
     def sources_of(self, units: Sequence[int]) -> list[str]:
         """Return the sources of units, each once, in the order of the units."""
         planned = self.session().plan.units
-        return list(
-            dict.fromkeys(
-                source_name(planned[unit].source).replace(" ", "-") for unit in units
-            )
-        )
+        # Spaces would divide a tag of Prefect.
+        sources: dict[str, None] = {}
+        for unit in units:
+            sources[source_name(planned[unit].source).replace(" ", "-")] = None
+        return list(sources)
 
     def build(self, units: Sequence[int], log: Log) -> dict[str, int | float]:
-        """Build some units, as many at a time as there are workers; those that an
-        earlier try finished are kept.
+        """Build some units, as many at a time as there are workers.
+
+        Units that an earlier try finished are kept.
 
         Args:
             units: Indices of units.
@@ -273,31 +280,34 @@ class LocalEngine:
             TokenlakeError: The error of a unit.
         """
         self.begin("")
-        began = time.monotonic()
+        start_time = time.monotonic()
         planned = self.session().plan.units
-        size = sum(planned[unit].bytes for unit in units)
-        progress = ProgressLog(group_name(units), size, log, self.display.form)
+        input_bytes = sum(planned[unit].bytes for unit in units)
+        progress = ProgressLog(group_name(units), input_bytes, log, self.display.form)
         # Units that an earlier try finished count in the totals, but are not built
         # again.
         pending = set(self.session().pending)
-        self._build_units([unit for unit in units if unit in pending], progress)
-        total = Account.total(self._records[unit].account for unit in units)
-        spent: Counter[str] = Counter()
+        units_to_build: list[int] = []
+        for unit in units:
+            if unit in pending:
+                units_to_build.append(unit)
+        self._build_units(units_to_build, progress)
+        total_account = Account.total(self._records[unit].account for unit in units)
+        stage_seconds: Counter[str] = Counter()
         for event in self.built():
             if event.unit in units:
-                spent.update(event.stages)
-        progress.done(total.documents, total.tokens, spent)
-        return {
+                stage_seconds.update(event.stages)
+        progress.done(total_account.documents, total_account.tokens, stage_seconds)
+        figures: dict[str, int | float] = {
             "units": len(units),
-            "documents": total.documents,
-            "tokens": total.tokens,
-            "text_bytes": total.text_bytes,
-            "seconds": round(time.monotonic() - began, 3),
-            **{
-                f"{stage}_seconds": round(seconds, 3)
-                for stage, seconds in spent.items()
-            },
+            "documents": total_account.documents,
+            "tokens": total_account.tokens,
+            "text_bytes": total_account.text_bytes,
+            "seconds": round(time.monotonic() - start_time, 3),
         }
+        for stage, seconds in stage_seconds.items():
+            figures[f"{stage}_seconds"] = round(seconds, 3)
+        return figures
 
     def commit(self, run: Mapping[str, str] | None = None) -> BuildResult:
         """Commit the version, unless it is committed already.
@@ -306,6 +316,7 @@ class LocalEngine:
             run: Facts about the run, which are kept beside the version.
         """
         self.begin("")
+        # A version that exists already has its manifest, which is returned.
         manifest = self.session().commit(run or {})
         result = result_of(self.session(), manifest, time.monotonic() - self._began)
         self._result = self._steps.done(result)
@@ -334,21 +345,21 @@ class LocalEngine:
         return self._result
 
     def built(self) -> list[UnitFinished]:
-        """Return the units that this engine itself built, in order, with their
-        times.
-        """
+        """Return the units that this engine itself built, in order, with their times."""
         with self._lock:
             return [self._built[unit] for unit in sorted(self._built)]
 
     def cancel(self) -> None:
-        """Kill the workers at once; all waiting calls raise CancelledError. Finished
-        units are kept.
+        """Kill the workers at once; all waiting calls raise CancelledError.
+
+        Finished units are kept.
         """
         with self._lock:
             self._cancelled = True
-            part = self._part
-        if part is not None:
-            part.cancel()
+            source_engine = self._part
+        if source_engine is not None:
+            source_engine.cancel()
+        # Planning may wait for secrets, and others for planning: both are woken.
         self._provided.set()
         with suppress(InvalidStateError):
             self._opening.set_exception(CancelledError(_CANCELLED))
@@ -396,8 +407,9 @@ class LocalEngine:
         ).start()
 
     def _plan(self, config: PipelineConfig) -> None:
-        """Plan and claim a build, and hand the session, or the error, to the waiting
-        threads.
+        """Plan and claim a build, in a thread of its own.
+
+        The waiting threads get the session, or the error.
         """
         # The future may have been cancelled meanwhile: then nobody waits any more.
         with suppress(InvalidStateError):
@@ -408,6 +420,8 @@ class LocalEngine:
                 self._opening.set_exception(error)
                 return
             self._session = session
+            # Cancelled while it was planned: the claim is recorded as cancelled, and
+            # nobody waits for the session any more.
             if self._cancelled:
                 session.failed(CancelledError(_CANCELLED))
                 return
@@ -424,17 +438,19 @@ class LocalEngine:
         if len(units) == 1:
             self._build_unit(units[0], progress)
             return
-        builds = [
-            # The context of the caller has the log of the run.
-            self._threads.submit(
-                copy_context().run, self._build_with_retries, unit, progress
+        # The context of the caller has the log of the run.
+        builds: list[Future[None]] = []
+        for unit in units:
+            context = copy_context()
+            build = self._threads.submit(
+                context.run, self._build_with_retries, unit, progress
             )
-            for unit in units
-        ]
+            builds.append(build)
         try:
             for build in as_completed(builds):
                 build.result()
         except BaseException as error:
+            # One error ends the group: units that have not begun are not begun.
             for build in builds:
                 build.cancel()
             if worth_a_retry(error):
@@ -444,14 +460,14 @@ class LocalEngine:
 
     def _build_with_retries(self, unit: int, progress: ProgressLog) -> None:
         """Build a unit; after an error that may pass, try again after a pause."""
-        for pause in RETRY_SECONDS:
+        for pause_seconds in RETRY_SECONDS:
             try:
                 self._build_unit(unit, progress)
                 return
             except TokenlakeError as error:
                 if not worth_a_retry(error):
                     raise
-            time.sleep(pause)
+            time.sleep(pause_seconds)
         self._build_unit(unit, progress)
 
     def _build_unit(self, unit: int, progress: ProgressLog) -> None:
@@ -464,6 +480,7 @@ class LocalEngine:
         self._progress[unit] = progress
         try:
             self._records[unit] = session.run_unit(unit, self.pool)
+        # An error that may pass is reported as a retry when the unit is tried again.
         except TokenlakeError as error:
             if worth_a_retry(error):
                 self._failed[unit] = error
@@ -473,6 +490,8 @@ class LocalEngine:
 
     def _tell(self, event: Event) -> None:
         """Note an event of the last build, and pass it on."""
+        # Only events of the last build get here: those of a source go to its own
+        # engine.
         if isinstance(event, UnitProgress):
             progress = self._progress.get(event.unit)
             if progress is not None:

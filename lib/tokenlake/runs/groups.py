@@ -22,8 +22,9 @@ each of its steps.
 
 
 def group_units(units: Sequence[int], most: int) -> list[tuple[int, ...]]:
-    """Cut ``units`` into at most ``most`` groups of neighbours whose sizes differ by
-    one at most.
+    """Cut ``units`` into at most ``most`` groups of neighbours of nearly equal size.
+
+    Sizes of groups differ by one at most.
 
     >>> group_units([3, 4, 5, 8, 9], 2)
     [(3, 4, 5), (8, 9)]
@@ -31,15 +32,20 @@ def group_units(units: Sequence[int], most: int) -> list[tuple[int, ...]]:
     group_count = min(len(units), most)
     if not group_count:
         return []
-    bounds = [
-        math.ceil(len(units) * index / group_count) for index in range(group_count + 1)
-    ]
-    return [tuple(units[start:stop]) for start, stop in itertools.pairwise(bounds)]
+    # Group i has the units from ceil(n * i / groups) on.
+    bounds: list[int] = []
+    for index in range(group_count + 1):
+        bounds.append(math.ceil(len(units) * index / group_count))
+    groups: list[tuple[int, ...]] = []
+    for start, stop in itertools.pairwise(bounds):
+        groups.append(tuple(units[start:stop]))
+    return groups
 
 
 def group_name(units: Sequence[int]) -> str:
-    """Return ``unit 00017`` or ``units 00017-00020``, with the digits of the files
-    in the store.
+    """Return ``unit 00017`` or ``units 00017-00020``.
+
+    Numbers have the digits of the files in the store.
     """
     if len(units) == 1:
         return f"unit {units[0]:05d}"

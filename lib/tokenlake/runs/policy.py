@@ -1,30 +1,32 @@
-"""Bounds of a deployment's parameters: the paths, URLs, functions and secrets that its
-runs may reach.
+"""Bounds of a deployment's parameters: the places, functions and secrets of its runs.
 
-Whoever may start a run on a Prefect server chooses paths on the worker's machine, and URLs that are read
-with its credentials. Its owner bounds them with environment variables of the worker, lists of folders and URLs
-separated like ``PATH``::
+Whoever may start a run on a Prefect server chooses paths on the worker's machine, and
+URLs that are read with its credentials. Its owner bounds them with environment
+variables of the worker, lists of folders and URLs separated like ``PATH``::
 
     TOKENLAKE_ALLOWED_INPUTS=/data/raw:s3://corpora/raw:https://data.example.org:8443/sets:hf://datasets/our-org
     TOKENLAKE_ALLOWED_OUTPUTS=/data/tokens:s3://lake/tokens:hf://datasets/our-org
 
-Functions of a configuration run on the worker's machine. Their names must match one of the patterns, separated by
-commas, of ``package.module:function``::
+Functions of a configuration run on the worker's machine. Their names must match one of
+the patterns, separated by commas, of ``package.module:function``::
 
     TOKENLAKE_ALLOWED_CALLABLES=our_callbacks.text:*,our_callbacks.rows:clean
 
-Tokenizers are files of the worker's machine or repositories of the Hub, and templates may be files. Where inputs are
-bounded, such files must lie in folders that are allowed for inputs, or for tokenizers; repositories of the Hub are
-bounded by patterns in the same list::
+Tokenizers are files of the worker's machine or repositories of the Hub, and templates
+may be files. Where inputs are bounded, such files must lie in folders that are allowed
+for inputs, or for tokenizers; repositories of the Hub are bounded by patterns in the
+same list::
 
     TOKENLAKE_ALLOWED_TOKENIZERS=/data/tokenizers:openai-community/*:our-org/tokenizer
 
-Secrets are variables of the worker's environment and Secret blocks of the server; patterns of their names::
+Secrets are variables of the worker's environment and Secret blocks of the server. The
+variables hold patterns of their names::
 
     TOKENLAKE_ALLOWED_VARIABLES=LAKE_*,HF_TOKEN
     TOKENLAKE_ALLOWED_BLOCKS=lake-*
 
-Configurations that are files of the worker's machine must lie in ``deployments/``, or in one of these folders::
+Configurations that are files of the worker's machine must lie in ``deployments/``, or
+in one of these folders::
 
     TOKENLAKE_ALLOWED_CONFIGS=/data/configurations
 
@@ -39,7 +41,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -95,6 +97,7 @@ _CREDENTIALS: Final = frozenset(
     }
     | {"aws_access_key_id", "aws_secret_access_key", "aws_session_token"}
 )
+# Options whose value is a word that leads nowhere.
 _WORDS: Final = frozenset(
     {
         "anon",
@@ -106,7 +109,9 @@ _WORDS: Final = frozenset(
         "tenant_id",
     }
 )
+# Addresses of a service: each is compared with the allowed places.
 _ADDRESSES: Final = frozenset({"endpoint", "endpoint_url"})
+# Headers of requests, which carry credentials and nothing that redirects them.
 _HEADERS: Final = frozenset(
     {"accept", "api-key", "authorization", "cookie", "private-token", "user-agent"}
     | {"x-api-key", "x-auth-token"}
@@ -141,15 +146,17 @@ class Bounds:
             arguments: Arguments of `check` before the environment.
 
         Raises:
-            ConfigError: It lies outside what the environment allows.
+            ConfigError: It lies outside the bounds of the environment.
         """
         if self.environment is not None:
+            # Files that links lead to are opened later, and checked then.
             bound_inputs_here()
             check(*arguments, self.environment)
 
     def require_secret(self, name: str, value: str) -> None:
-        """Check the value of a block: whoever may start a run of a deployment can write
-        blocks, too.
+        """Check the value of a block.
+
+        Whoever may start a run of a deployment can write blocks, too.
 
         Raises:
             ConfigError: It is an address, or the path of a file of this machine.
@@ -161,8 +168,9 @@ class Bounds:
 
     @contextmanager
     def contents_hidden(self, path: str) -> Generator[None]:
-        """Report where a file is wrong, but not its content: whoever starts a
-        deployment's run reads the message.
+        """Report where a file is wrong, but not its content.
+
+        Whoever starts a deployment's run reads the message.
 
         Problems of the overrides, which came with the run, are reported in full.
 
@@ -174,6 +182,9 @@ class Bounds:
         except ConfigError as error:
             if not self.is_bounded:
                 raise
+            # Three kinds of problems: an override that does not fit the file, other
+            # overrides, and the content of the file, of which only line numbers are
+            # shown.
             override = error.details.get("override")
             if override is not None:
                 raise ConfigError(
@@ -182,10 +193,11 @@ class Bounds:
             problems: list[str] = error.details.get("problems", [])
             messages: list[str] = list(error.details.get("overridden", ()))
             if len(messages) < max(len(problems), 1):
-                lines = sorted(set(error.details.get("lines", ())))
+                line_numbers = sorted(set(error.details.get("lines", ())))
                 message = f"{path}: no valid configuration"
-                if lines:
-                    message += ": " + ", ".join(f"line {line}" for line in lines)
+                if line_numbers:
+                    places = [f"line {line_number}" for line_number in line_numbers]
+                    message += ": " + ", ".join(places)
                 messages.append(f"{message} (its content is not shown here)")
             raise ConfigError("\n  ".join(messages)) from None
 
@@ -219,16 +231,18 @@ def check_reference(
 
 
 def check_config(path: Path, deployments: Path, environment: Mapping[str, str]) -> None:
-    """Check, before it is read, that a configuration's file lies in `deployments` or
-    in an allowed folder.
+    """Check that a configuration's file lies in an allowed folder, before it is read.
+
+    `deployments` is always allowed.
     """
     entries = (str(deployments), *(entries_of(environment.get(CONFIGS)) or ()))
     AllowedPlaces(CONFIGS, entries).require(str(path), "config")
 
 
 def check_job(job: Job, environment: Mapping[str, str]) -> None:
-    """Check the inputs and functions of a job of a plan: everyone who can write the
-    store can write plans.
+    """Check the inputs and functions of a job of a plan.
+
+    Everyone who can write the store can write plans.
 
     Its store is checked separately.
     """
@@ -238,8 +252,8 @@ def check_job(job: Job, environment: Mapping[str, str]) -> None:
     inputs = AllowedPlaces.of(environment, INPUTS)
     for reference in _named_secrets(source.storage_options):
         _check_reference(reference, environment)
-    for part in job.ranges:
-        inputs.require(part.file.url, f"an input of {source.name!r}")
+    for file_range in job.ranges:
+        inputs.require(file_range.file.url, f"an input of {source.name!r}")
     _check_options(source.storage_options, inputs, repr(source.name))
     _check_templates(source, environment)
     _check_functions(source, environment)
@@ -253,8 +267,9 @@ def check_paths(config: PipelineConfig, environment: Mapping[str, str]) -> None:
         environment: Variables of the worker's environment.
 
     Raises:
-        ConfigError: Any of them lies outside what the environment allows.
+        ConfigError: Any of them lies outside the bounds of the environment.
     """
+    # Secrets first: a message about a path must not be made with one of them.
     for reference in references(config):
         _check_reference(reference, environment)
     for dataset in config.datasets:
@@ -279,8 +294,8 @@ def check_paths(config: PipelineConfig, environment: Mapping[str, str]) -> None:
         outputs.require(str(config.observability.metrics_file), "metrics_file")
     # A mixture is read from the store that it is written to.
     _check_store(last_build.store, last_build.store_options, outputs)
-    for export in exports_of(config):
-        outputs.require(export.output_path, export.key)
+    for export_plan in exports_of(config):
+        outputs.require(export_plan.output_path, export_plan.key)
     if config.save.push_to_hub:
         outputs.require(f"hf://datasets/{config.save.hub_repo_id}", "save.hub_repo_id")
 
@@ -289,36 +304,37 @@ def check_cleaning(config: PipelineConfig, environment: Mapping[str, str]) -> No
     """Check the inputs, outputs and functions of the flow `clean`."""
     for reference in references(config):
         _check_reference(reference, environment)
-    clean = config.clean
+    clean_section = config.clean
     outputs = AllowedPlaces.of(environment, OUTPUTS)
-    sets = clean.contamination.sets if clean.contamination else ()
-    for dataset in (*config.datasets, *sets):
+    # Evaluation sets are read like sources.
+    datasets = [*config.datasets]
+    if clean_section.contamination:
+        datasets += clean_section.contamination.sets
+    for dataset in datasets:
         _check_source(resolve_source(config, dataset), environment)
     _check_store(
         store_of(config), plain_options(config.save.storage_options or {}), outputs
     )
     # Lists of earlier runs were outputs, too.
-    for path in (output_of(config), *clean.against):
-        outputs.require(path, "a list of documents to leave out")
+    for list_path in (output_of(config), *clean_section.against):
+        outputs.require(list_path, "a list of documents to leave out")
 
 
 def _check_store(
     store: str, options: Mapping[str, Any], outputs: AllowedPlaces
 ) -> None:
     """Check the place of a store, and its options."""
-    place = store
+    store_place = store
     if is_local(store) and "://" in store:
         # As the store itself reads its address: ~ and percent signs must not lead
         # elsewhere.
-        place = unquote(urlsplit(store).path)
-    outputs.require(place, "the store")
+        store_place = unquote(urlsplit(store).path)
+    outputs.require(store_place, "the store")
     _check_options(options, outputs, "the store")
 
 
 def _check_source(source: ResolvedSource, environment: Mapping[str, str]) -> None:
-    """Check the inputs of a source, the options that they are opened with, and its
-    functions.
-    """
+    """Check the inputs of a source, the options to open them, and its functions."""
     inputs = AllowedPlaces.of(environment, INPUTS)
     require_allowed_inputs(source, inputs)
     _check_options(source.storage_options, inputs, repr(source.name))
@@ -326,39 +342,35 @@ def _check_source(source: ResolvedSource, environment: Mapping[str, str]) -> Non
 
 
 def _check_tokenizer(source: ResolvedSource, environment: Mapping[str, str]) -> None:
-    """Check the tokenizer of a source: a file by its folder, a repository of the Hub
-    by patterns.
-    """
-    name = source.tokenizer.name_or_path
+    """Check the tokenizer of a source: a file by its folder, a repository by patterns."""
+    tokenizer_name = source.tokenizer.name_or_path
     subject = f"the tokenizer of {source.name!r}"
-    if _is_file(name):
-        _folders(environment).require(name, subject)
+    if _is_file(tokenizer_name):
+        _folders(environment).require(tokenizer_name, subject)
         return
-    allowed = environment.get(TOKENIZERS)
-    if allowed is None:
+    allowed_entries = environment.get(TOKENIZERS)
+    if allowed_entries is None:
         return
-    repository, _, revision = name.partition("@")
-    patterns = [
-        entry
-        for entry in allowed.split(":")
-        if entry and not entry.startswith(("/", "."))
-    ]
-    is_listed = any(fnmatchcase(repository, pattern) for pattern in patterns)
+    repository, _, revision = tokenizer_name.partition("@")
+    patterns: list[str] = []
+    for entry in allowed_entries.split(":"):
+        if entry and not entry.startswith(("/", ".")):
+            patterns.append(entry)
+    is_listed = _matches_any(repository, patterns)
     if not is_listed or ".." in revision.split("/"):
         allowed_names = ", ".join(patterns) or "nothing on the Hub"
         raise ConfigError(
-            f"{subject}: {name!r} is not allowed on this worker; expected one of {allowed_names} ({TOKENIZERS} in "
-            "the worker's environment)"
+            f"{subject}: {tokenizer_name!r} is not allowed on this worker; expected one of {allowed_names} "
+            f"({TOKENIZERS} in the worker's environment)"
         )
 
 
 def _check_functions(source: ResolvedSource, environment: Mapping[str, str]) -> None:
     """Check that the functions of a source match one of the patterns."""
-    for name in source.texts.functions:
-        allowed = environment.get(CALLABLES, "")
-        _check_name(
-            name, f"the function {name!r} of {source.name!r}", allowed, CALLABLES
-        )
+    for function_name in source.texts.functions:
+        patterns = environment.get(CALLABLES, "")
+        subject = f"the function {function_name!r} of {source.name!r}"
+        _check_name(function_name, subject, patterns, CALLABLES)
 
 
 def _check_templates(source: ResolvedSource, environment: Mapping[str, str]) -> None:
@@ -379,8 +391,9 @@ def _check_templates(source: ResolvedSource, environment: Mapping[str, str]) -> 
 
 
 def _is_file(name: str) -> bool:
-    """Return whether a name is taken as that of a file of this machine, and not of
-    something on the Hub.
+    """Say whether a name is taken as that of a file of this machine.
+
+    Otherwise it names something on the Hub.
     """
     is_path = name.startswith(("/", ".", "~")) or ".." in name.split("/")
     # No tokenizer and no template is read from a URL; the text of one may still be a
@@ -390,32 +403,41 @@ def _is_file(name: str) -> bool:
 
 def _folders(environment: Mapping[str, str]) -> AllowedPlaces:
     """Return the folders of inputs and of tokenizers."""
-    variables = [
-        variable for variable in (TOKENIZERS, INPUTS) if variable in environment
-    ]
-    if not variables:
-        return AllowedPlaces(f"{TOKENIZERS} or {INPUTS}", None)
+    is_bounded = False
     folders: list[str] = []
-    for variable in variables:
-        entries = entries_of(environment[variable]) or ()
-        folders += [entry for entry in entries if entry.startswith(("/", ".", "~"))]
-    return AllowedPlaces(f"{TOKENIZERS} or {INPUTS}", tuple(folders))
+    for variable in (TOKENIZERS, INPUTS):
+        if variable not in environment:
+            continue
+        is_bounded = True
+        # Other entries are URLs, and patterns of repositories.
+        for entry in entries_of(environment[variable]) or ():
+            if entry.startswith(("/", ".", "~")):
+                folders.append(entry)
+    allowed_folders = tuple(folders) if is_bounded else None
+    return AllowedPlaces(f"{TOKENIZERS} or {INPUTS}", allowed_folders)
 
 
 def _check_reference(
     reference: EnvSecret | BlockSecret, environment: Mapping[str, str]
 ) -> None:
-    """Check that the name of a variable or a block matches one of the patterns, and
-    that it holds no address.
+    """Check that the name of a variable or block is allowed, and holds no address.
+
+    A name is allowed if it matches one of the patterns.
     """
     if isinstance(reference, BlockSecret):
-        name = reference.block.removeprefix("secret/")
-        _check_name(name, f"{{block: {name}}}", environment.get(BLOCKS, ""), BLOCKS)
+        secret_name = reference.block.removeprefix("secret/")
+        patterns = environment.get(BLOCKS, "")
+        _check_name(secret_name, f"{{block: {secret_name}}}", patterns, BLOCKS)
         return
-    name = reference.env
-    _check_name(name, f"{{env: {name}}}", environment.get(VARIABLES, ""), VARIABLES)
-    if "://" in environment.get(name, ""):
-        raise ConfigError(f"{{env: {name}}} contains an address, expected a secret")
+    secret_name = reference.env
+    patterns = environment.get(VARIABLES, "")
+    _check_name(secret_name, f"{{env: {secret_name}}}", patterns, VARIABLES)
+    # A credential is sent to the address of a service: as an address itself it would
+    # lead the requests elsewhere.
+    if "://" in environment.get(secret_name, ""):
+        raise ConfigError(
+            f"{{env: {secret_name}}} contains an address, expected a secret"
+        )
 
 
 def _check_name(name: str, subject: str, allowed: str, variable: str) -> None:
@@ -431,7 +453,7 @@ def _check_name(name: str, subject: str, allowed: str, variable: str) -> None:
         ConfigError: No pattern matches.
     """
     patterns = [pattern.strip() for pattern in allowed.split(",") if pattern.strip()]
-    if not any(fnmatchcase(name, pattern) for pattern in patterns):
+    if not _matches_any(name, patterns):
         allowed_names = ", ".join(patterns) or "nothing"
         raise ConfigError(
             f"{subject} is not allowed on this worker; expected one of {allowed_names} ({variable} in the worker's "
@@ -439,11 +461,15 @@ def _check_name(name: str, subject: str, allowed: str, variable: str) -> None:
         )
 
 
+def _matches_any(name: str, patterns: Sequence[str]) -> bool:
+    """Say whether a name matches one of several patterns, letter by letter."""
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
+
+
 def _check_options(
     options: Mapping[str, Any], places: AllowedPlaces, owner: str
 ) -> None:
-    """Check that storage options are known ones, and that addresses in them are
-    allowed.
+    """Check that storage options are known, and that addresses in them are allowed.
 
     Args:
         options: Options of a file system.
@@ -454,40 +480,34 @@ def _check_options(
         ConfigError: An option is not known, has another form, or leads to a place that
             is not allowed.
     """
-    for key, value in options.items():
-        subject = f"storage_options of {owner}: {key}"
-        if key == "client_kwargs" and isinstance(value, Mapping):
-            _check_options(cast("Mapping[str, Any]", value), places, owner)
-        elif key in _ADDRESSES:
-            if not isinstance(value, str):
+    for option, option_value in options.items():
+        subject = f"storage_options of {owner}: {option}"
+        if option == "client_kwargs" and isinstance(option_value, Mapping):
+            _check_options(cast("Mapping[str, Any]", option_value), places, owner)
+        elif option in _ADDRESSES:
+            if not isinstance(option_value, str):
                 raise ConfigError(
                     f"{subject}: expected a URL in full, so that it can be compared with {places.variable}"
                 )
             # Without a list, too: the credentials of the worker's machine would go
             # there.
-            AllowedPlaces(places.variable, places.entries or ()).require_url(
-                value, subject
-            )
-        elif not _is_known(key, value):
-            names = sorted(
+            allowed_places = AllowedPlaces(places.variable, places.entries or ())
+            allowed_places.require_url(option_value, subject)
+        elif not _is_known(option, option_value):
+            known_options = sorted(
                 {*_CREDENTIALS, *_WORDS, *_ADDRESSES, "client_kwargs", "headers"}
             )
             raise ConfigError(
-                f"{subject} is refused: a worker allows runs of a deployment only {', '.join(names)}, and of headers "
-                f"{', '.join(sorted(_HEADERS))}; credentials as {{env: NAME}} or {{block: NAME}}, all others as a "
-                "single plain word"
+                f"{subject} is refused: a worker allows runs of a deployment only {', '.join(known_options)}, "
+                f"and of headers {', '.join(sorted(_HEADERS))}; credentials as {{env: NAME}} or {{block: NAME}}, "
+                "all others as a single plain word"
             )
 
 
 def _is_known(key: str, value: object) -> bool:
-    """Return whether an option leads to no other place, and its value has the form
-    that the option has.
-    """
-    if (
-        key in ("headers", "query")
-        and isinstance(value, Mapping)
-        and not _is_reference(value)
-    ):
+    """Say whether an option leads to no other place, and its value has its form."""
+    has_entries = key in ("headers", "query") and isinstance(value, Mapping)
+    if has_entries and not _is_reference(value):
         entries = cast("Mapping[str, Any]", value)
         if key == "headers" and not {name.lower() for name in entries} <= _HEADERS:
             return False
@@ -498,8 +518,9 @@ def _is_known(key: str, value: object) -> bool:
 
 
 def _is_word(value: object) -> bool:
-    """Return whether a value is null, a truth value, or one word of letters, digits,
-    ``_`` and ``-``.
+    """Say whether a value is null, a truth value, or one plain word.
+
+    A word consists of letters, digits, ``_`` and ``-``.
     """
     if isinstance(value, str):
         return _WORD.fullmatch(value) is not None
@@ -507,8 +528,7 @@ def _is_word(value: object) -> bool:
 
 
 def _is_credential(value: object) -> bool:
-    """Return whether a value can be a credential: a reference, or a text that is no
-    address.
+    """Say whether a value can be a credential: a reference, or no address.
 
     Texts are accepted because literal secrets were refused when the configuration was
     read.
@@ -519,20 +539,24 @@ def _is_credential(value: object) -> bool:
 
 
 def _is_reference(value: object) -> bool:
-    """Return whether a value is a reference to a secret: ``{env: NAME}`` or
-    ``{block: NAME}``.
+    """Say whether a value is a reference to a secret.
+
+    It is ``{env: NAME}`` or ``{block: NAME}``.
     """
-    return isinstance(value, Mapping) and set(cast("Mapping[str, Any]", value)) in (
-        {"env"},
-        {"block"},
-    )
+    if not isinstance(value, Mapping):
+        return False
+    keys = set(cast("Mapping[str, Any]", value))
+    return keys in ({"env"}, {"block"})
 
 
 def _named_secrets(options: Mapping[str, Any]) -> Iterator[EnvSecret | BlockSecret]:
     """Yield the references in options that are written out."""
-    for value in options.values():
-        if _is_reference(value):
-            (kind, name), *_ = value.items()
-            yield EnvSecret(env=name) if kind == "env" else BlockSecret(block=name)
-        elif isinstance(value, Mapping):
-            yield from _named_secrets(cast("Mapping[str, Any]", value))
+    for option_value in options.values():
+        if _is_reference(option_value):
+            (secret_kind, secret_name), *_ = option_value.items()
+            if secret_kind == "env":
+                yield EnvSecret(env=secret_name)
+            else:
+                yield BlockSecret(block=secret_name)
+        elif isinstance(option_value, Mapping):
+            yield from _named_secrets(cast("Mapping[str, Any]", option_value))

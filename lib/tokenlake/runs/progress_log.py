@@ -1,6 +1,4 @@
-"""The log lines of a group of units: its progress every ten seconds, and its totals
-at the end.
-"""
+"""The log lines of a group of units: progress every ten seconds, and totals."""
 
 from __future__ import annotations
 
@@ -55,32 +53,29 @@ class ProgressLog:
         self._bytes += event.bytes
         self._documents += event.documents
         self._tokens += event.tokens
-        now = self._clock()
-        if now - self._last >= _EVERY_SECONDS and self._form != "none":
-            self._last = now
+        current_time = self._clock()
+        # The progress may pass the total, because a unit that is retried is read again.
+        if current_time - self._last >= _EVERY_SECONDS and self._form != "none":
+            self._last = current_time
             share = numbers.percent(min(self._bytes, self._total), self._total, 0)
             summary = f"{share} of {numbers.size(self._total)}"
             self._write(summary, self._documents, self._tokens, self._bytes)
 
     def done(self, documents: int, tokens: int, stages: Mapping[str, float]) -> None:
-        """Write the last line, with the totals of the group and the seconds of each
-        stage.
-        """
-        summary = f"{numbers.size(self._total)} in {numbers.duration(self._clock() - self._began)}"
+        """Write the last line, with totals of the group and the seconds of stages."""
+        seconds_taken = numbers.duration(self._clock() - self._began)
+        summary = f"{numbers.size(self._total)} in {seconds_taken}"
         if stages:
-            times = [
-                f"{stage} {numbers.duration(seconds)}"
-                for stage, seconds in stages.items()
-            ]
+            times: list[str] = []
+            for stage, seconds in stages.items():
+                times.append(f"{stage} {numbers.duration(seconds)}")
             summary += f" ({', '.join(times)})"
         self._write(summary, documents, tokens, self._total)
 
     def _write(
         self, summary: str, documents: int, tokens: int, read_bytes: int
     ) -> None:
-        """Write a line with figures: a JSON object, or text that begins with a
-        summary.
-        """
+        """Write a line with figures: a JSON object, or text that begins with a summary."""
         seconds = self._clock() - self._began
         if self._form == "json":
             figures = {
@@ -94,7 +89,6 @@ class ProgressLog:
             self._log(json.dumps(figures))
             return
         speed = numbers.rate(read_bytes, seconds)
-        counts = (
-            f"{numbers.plural(documents, 'document')}, {numbers.short(tokens)} tokens"
-        )
+        document_count = numbers.plural(documents, "document")
+        counts = f"{document_count}, {numbers.short(tokens)} tokens"
         self._log(f"{self._name}: {summary}, {speed}, {counts}")

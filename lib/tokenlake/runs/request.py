@@ -1,5 +1,6 @@
-"""The configuration that the parameters of a run describe: a name, a file or a mapping,
-and values that override it.
+"""The configuration that the parameters of a run describe.
+
+Parameters are a name, a file or a mapping, and values that override it.
 
 Each parameter becomes an override ``key=value``, as the command line has them.
 Overrides refuse literal secrets, so a mapping that came as a parameter is turned into
@@ -27,15 +28,21 @@ from tokenlake.errors import ConfigError
 from tokenlake.etl.sources.hash_cache import default_path
 from tokenlake.runs.policy import UNBOUNDED, Bounds, check_config
 
-_PACKAGED: Final = Path(__file__).resolve().parent / "deployments"
-DEPLOYMENTS: Final = (
-    _PACKAGED
-    if _PACKAGED.is_dir()
-    else Path(__file__).resolve().parents[3] / "deployments"
-)
-"""Folder of the configurations that are known by name: in the wheel, otherwise in
-the checkout.
-"""
+
+def _deployments_folder() -> Path:
+    """Return the folder of the named configurations.
+
+    A wheel has them beside this module, a checkout at its root.
+    """
+    module_path = Path(__file__).resolve()
+    packaged = module_path.parent / "deployments"
+    if packaged.is_dir():
+        return packaged
+    return module_path.parents[3] / "deployments"
+
+
+DEPLOYMENTS: Final = _deployments_folder()
+"""Folder of the configurations that are known by name."""
 
 DEFAULT: Final = "demo"
 """Configuration of runs of the flow `tokenize` that name none."""
@@ -58,8 +65,7 @@ def resolve_request(
     weights: Mapping[str, float] | None = None,
     bounds: Bounds = UNBOUNDED,
 ) -> PipelineConfig:
-    """Return the configuration that the parameters of the flow `tokenize` or `mix`
-    describe.
+    """Return the configuration that the parameters of `tokenize` or `mix` describe.
 
     The server stores all parameters as they are, so secrets must be references.
 
@@ -80,39 +86,43 @@ def resolve_request(
     Raises:
         ConfigError: Any parameter is wrong, or a secret is spelled out.
     """
-    file, data = _read_base(config or DEFAULT, bounds)
+    config_path, config_data = _read_base(config or DEFAULT, bounds)
+    # Each parameter is one more override, in the order of the module's docstring.
     values: list[str] = []
     if tokenizer:
-        values.append(f"{_tokenizer_key(data)}={json.dumps(tokenizer)}")
+        values.append(f"{_tokenizer_key(config_data)}={json.dumps(tokenizer)}")
     if output:
         values += store_overrides(output)
     if name:
         values.append(f"name={json.dumps(name)}")
     if data_files:
-        values += _data_file_overrides(data, data_files)
+        values += _data_file_overrides(config_data, data_files)
     if weights:
         # A schedule would take precedence over weights.
         values += [
             "mix.weight_schedule=null",
             f"mix.weights={json.dumps(dict(weights))}",
         ]
-    return _load(file, data, [*values, *overrides], report, bounds)
+    return _load(config_path, config_data, [*values, *overrides], report, bounds)
 
 
 def _tokenizer_key(data: Mapping[str, Any]) -> str:
-    """Return the key of the default tokenizer that a configuration uses: that of
-    `tokenize` comes first.
+    """Return the key of the default tokenizer that a configuration uses.
+
+    That of `tokenize` comes first.
     """
-    key = "default_tokenizer"
-    choice = data.get(key)
-    stage = data.get("tokenize")
-    if isinstance(stage, Mapping) and stage.get("default_tokenizer"):
-        key = "tokenize.default_tokenizer"
-        choice = stage["default_tokenizer"]
+    tokenizer_key = "default_tokenizer"
+    choice = data.get(tokenizer_key)
+    tokenize_section = data.get("tokenize")
+    if isinstance(tokenize_section, Mapping):
+        stage_choice = tokenize_section.get("default_tokenizer")
+        if stage_choice:
+            tokenizer_key = "tokenize.default_tokenizer"
+            choice = stage_choice
     if isinstance(choice, Mapping):
         # Only the name is replaced; the options stay.
-        return f"{key}.name_or_path"
-    return key
+        return f"{tokenizer_key}.name_or_path"
+    return tokenizer_key
 
 
 def stage_values(
@@ -121,8 +131,9 @@ def stage_values(
     tokenizer_backend: str | None = None,
     splits: Mapping[str, float] | None = None,
 ) -> list[str]:
-    """Return the overrides that the fields of a flow's form stand for; an empty field
-    has none.
+    """Return the overrides that the fields of a flow's form stand for.
+
+    An empty field has none.
 
     Args:
         seq_length: Tokens of a packed row.
@@ -145,8 +156,9 @@ def known_configurations() -> list[str]:
 
 
 def require_flow(flow: str, config: PipelineConfig) -> None:
-    """Check that a flow builds a configuration: `tokenize` builds from text, `mix`
-    everything else.
+    """Check that a flow builds a configuration.
+
+    `tokenize` builds from text, `mix` everything else.
 
     Args:
         flow: Name of the flow.
@@ -180,6 +192,7 @@ def requested_name(default: str, parameters: Mapping[str, Any]) -> str:
     """
     config = parameters.get("config")
     name = parameters.get("name")
+    # A mapping may have a name of its own; a file is named like its dataset.
     if isinstance(config, Mapping):
         flow = "mix" if default == DEFAULT_MIXTURE else "tokenize"
         return str(name or config.get("name") or flow)
@@ -208,17 +221,20 @@ def _load(
     Raises:
         ConfigError: An option is wrong, or there is no data to read.
     """
+    # 1. Data to read: in the configuration, among the overrides, or the corpus of the
+    #    demo.
     keys = [value.partition("=")[0].strip() for value in values]
     has_datasets = bool(data.get("datasets")) or data.get("type") == DATA_MODULE
     if not has_datasets:
         has_datasets = any(key.partition(".")[0] == "datasets" for key in keys)
     if not has_datasets:
-        is_demo = (
-            file is not None and Path(file).resolve() == DEPLOYMENTS / f"{DEFAULT}.yaml"
-        )
+        is_demo = False
+        if file is not None:
+            is_demo = Path(file).resolve() == DEPLOYMENTS / f"{DEFAULT}.yaml"
         if not is_demo:
             raise _no_data(file, data)
         values = [*_demo_overrides(keys, report), *values]
+    # 2. The configuration with all overrides.
     if file is not None:
         with bounds.contents_hidden(file):
             return load_config(file, values)
@@ -229,8 +245,9 @@ def _load(
 
 
 def _no_data(file: str | None, data: Mapping[str, Any]) -> ConfigError:
-    """Return the error for a configuration without datasets, with the parameter that
-    names files.
+    """Return the error for a configuration without datasets.
+
+    It names the parameter that names files.
     """
     name = Path(file).stem if file else data.get("name")
     files = "'/data/*.jsonl.zst'"
@@ -245,8 +262,9 @@ def _no_data(file: str | None, data: Mapping[str, Any]) -> ConfigError:
 
 
 def _demo_overrides(keys: Sequence[str], report: Callable[[str], None]) -> list[str]:
-    """Return the overrides that name the demo's corpus and its tokenizer; missing files
-    are made.
+    """Return the overrides that name the demo's corpus and tokenizer.
+
+    Missing files are made.
 
     Args:
         keys: Keys of the other overrides; the tokenizer is trained only if they name
@@ -254,14 +272,13 @@ def _demo_overrides(keys: Sequence[str], report: Callable[[str], None]) -> list[
         report: Function that gets a line when a file is made that takes a while.
     """
     names_tokenizer = any("default_tokenizer" in key for key in keys)
-    settings = demo_settings(
-        default_path().parent / "demo", report, trained=not names_tokenizer
-    )
-    return [
-        f"{key}={json.dumps(settings[key])}"
-        for key in ("datasets", "default_tokenizer")
-        if key in settings
-    ]
+    cache_folder = default_path().parent / "demo"
+    settings = demo_settings(cache_folder, report, trained=not names_tokenizer)
+    overrides: list[str] = []
+    for key in ("datasets", "default_tokenizer"):
+        if key in settings:
+            overrides.append(f"{key}={json.dumps(settings[key])}")
+    return overrides
 
 
 def _read_base(
@@ -274,27 +291,30 @@ def _read_base(
     """
     if isinstance(config, Mapping):
         return None, config
-    path = Path(config)
+    config_path = Path(config)
     # A word without a folder and an extension may be a name.
-    is_path = path.is_file() or path.suffix or len(path.parts) > 1
+    is_path = config_path.is_file() or config_path.suffix or len(config_path.parts) > 1
     if not is_path:
-        path = DEPLOYMENTS / f"{config}.yaml"
-        if not path.is_file():
+        config_path = DEPLOYMENTS / f"{config}.yaml"
+        if not config_path.is_file():
             names = known_configurations()
             raise ConfigError(
                 f"config: no file {config!r} and no configuration of that name{did_you_mean(config, names)};"
                 f" the names are {', '.join(names)}; or give the path of a YAML file"
             )
-    bounds.require(check_config, path, DEPLOYMENTS)
-    text = config_text(path)
-    with bounds.contents_hidden(str(path)):
-        data = parse_yaml(text, str(path)).data
-    return str(path), data if isinstance(data, Mapping) else {}
+    # The path is checked before the file is read, and its content is not shown to
+    # everyone.
+    bounds.require(check_config, config_path, DEPLOYMENTS)
+    yaml_text = config_text(config_path)
+    with bounds.contents_hidden(str(config_path)):
+        content = parse_yaml(yaml_text, str(config_path)).data
+    return str(config_path), content if isinstance(content, Mapping) else {}
 
 
 def _data_file_overrides(data: Mapping[str, Any], files: DataFiles) -> list[str]:
-    """Return the overrides that give sources other files, or new sources if the
-    configuration has none.
+    """Return the overrides that give sources other files.
+
+    A configuration without sources gets new ones.
 
     Args:
         data: Content of the configuration.
@@ -305,11 +325,12 @@ def _data_file_overrides(data: Mapping[str, Any], files: DataFiles) -> list[str]
             and no mapping.
     """
     datasets = data.get("datasets") or ()
+    # New sources, by the names of the mapping.
     if not datasets:
         entries = files if isinstance(files, Mapping) else {"data": files}
-        sources = [
-            {"name": name, "data_files": entry} for name, entry in entries.items()
-        ]
+        sources: list[dict[str, Any]] = []
+        for dataset_name, file_entry in entries.items():
+            sources.append({"name": dataset_name, "data_files": file_entry})
         return [f"datasets={json.dumps(sources)}"]
     # Files without names belong to the only dataset.
     if not isinstance(files, Mapping):
@@ -319,15 +340,17 @@ def _data_file_overrides(data: Mapping[str, Any], files: DataFiles) -> list[str]
                 "files belong; write overrides such as datasets.0.data_files=..."
             )
         return [f"datasets.0.data_files={json.dumps(files)}"]
-    names = [
-        str(dataset.get("name")) for dataset in datasets if isinstance(dataset, Mapping)
-    ]
+    # Files of named datasets.
+    dataset_names: list[str] = []
+    for dataset in datasets:
+        if isinstance(dataset, Mapping):
+            dataset_names.append(str(dataset.get("name")))
     overrides: list[str] = []
-    for name, entry in files.items():
-        if name not in names:
+    for dataset_name, file_entry in files.items():
+        if dataset_name not in dataset_names:
             raise ConfigError(
-                f"data_files: {name!r} is not a dataset of the configuration{did_you_mean(name, names)}; "
-                f"it has {', '.join(names)}"
+                f"data_files: {dataset_name!r} is not a dataset of the configuration"
+                f"{did_you_mean(dataset_name, dataset_names)}; it has {', '.join(dataset_names)}"
             )
-        overrides.append(f"datasets.{name}.data_files={json.dumps(entry)}")
+        overrides.append(f"datasets.{dataset_name}.data_files={json.dumps(file_entry)}")
     return overrides

@@ -1,8 +1,9 @@
-"""The steps of a group of units as a run shows them: each step once, with its true
-begin and end.
+"""The steps of a group of units as a run shows them.
 
-A unit is loaded, tokenized or mixed, packed and saved inside a worker process. What is
-shown here was measured there.
+Each step is shown once, with its true begin and end.
+
+A unit is loaded, tokenized or mixed, packed and saved inside a worker process, which
+measures the times.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ class UnitTry:
 
     Attributes:
         unit: Index of the unit.
-        number: Which try, from 1.
+        number: Number of the try, from 1.
         steps: Times of its steps, as far as they are known.
         error: Message of the error that ended it. None: it succeeded.
     """
@@ -40,8 +41,9 @@ class StepRun:
     """One step of one unit, or of all units of a group that were built.
 
     Attributes:
-        stage: Which step.
-        name: Such as ``load 00017``, ``load 00000-00023`` or ``load 00017, try 2``.
+        stage: Step of a unit.
+        name: Name for people, such as ``load 00017``, ``load 00000-00023`` or ``load
+            00017, try 2``.
         began: Time of the first begin, in seconds since 1970.
         ended: Time of the last end, in seconds since 1970.
         busy: Seconds that workers spent on the step, summed over the units.
@@ -73,11 +75,15 @@ class StepRun:
 
     @property
     def summary(self) -> str:
-        """Such as ``busy 1.2 s of 4.0 s``; of a group also the number of units."""
-        busy = f"busy {numbers.duration(self.busy)} of {numbers.duration(self.ended - self.began)}"
+        """Busy time and duration, such as ``busy 1.2 s of 4.0 s``.
+
+        For a group, the number of units comes first.
+        """
+        duration = numbers.duration(self.ended - self.began)
+        busy_share = f"busy {numbers.duration(self.busy)} of {duration}"
         if self.units == 1:
-            return busy
-        return f"{numbers.plural(self.units, 'unit')}, {busy}"
+            return busy_share
+        return f"{numbers.plural(self.units, 'unit')}, {busy_share}"
 
 
 def step_runs(units: Sequence[int], tries: Iterable[UnitTry]) -> list[StepRun]:
@@ -90,26 +96,29 @@ def step_runs(units: Sequence[int], tries: Iterable[UnitTry]) -> list[StepRun]:
         units: Indices of the units of the group, neighbours in ascending order.
         tries: The tries of these units that are not shown yet.
     """
+    # Good tries of a group are summed, so that a group has five steps, however many
+    # units it has. A failed step is shown by itself, with its error.
     runs: list[StepRun] = []
-    built: list[UnitTry] = []
+    finished_tries: list[UnitTry] = []
     for attempt in tries:
         if len(units) > 1 and attempt.error is None:
-            built.append(attempt)
+            finished_tries.append(attempt)
             continue
-        shown = [step for step in attempt.steps if len(units) == 1 or step.has_failed]
-        runs.extend(_of_try(attempt, step) for step in shown)
-    runs.extend(_of_group(units, built))
+        for step in attempt.steps:
+            if len(units) == 1 or step.has_failed:
+                runs.append(_of_try(attempt, step))
+    runs.extend(_of_group(units, finished_tries))
     return sorted(runs, key=lambda run: (run.began, STAGES.index(run.stage)))
 
 
 def _of_try(attempt: UnitTry, step: StepTime) -> StepRun:
     """Return a step of one try of a unit."""
-    name = f"{step.stage} {attempt.unit:05d}"
+    step_name = f"{step.stage} {attempt.unit:05d}"
     if attempt.number > 1:
-        name += f", try {attempt.number}"
+        step_name += f", try {attempt.number}"
     return StepRun(
         stage=step.stage,
-        name=name,
+        name=step_name,
         began=step.began,
         ended=step.ended,
         busy=step.busy,
@@ -122,9 +131,12 @@ def _of_group(units: Sequence[int], built: Sequence[UnitTry]) -> list[StepRun]:
     """Return the steps of a group, each summed over the units that were built."""
     runs: list[StepRun] = []
     for stage in STAGES:
-        steps = [
-            step for attempt in built for step in attempt.steps if step.stage == stage
-        ]
+        steps: list[StepTime] = []
+        for attempt in built:
+            for step in attempt.steps:
+                if step.stage == stage:
+                    steps.append(step)
+        # A build has either `tokenize` or `mix`, never both.
         if not steps:
             continue
         runs.append(

@@ -1,5 +1,7 @@
-"""What a trainer installs: stores, shards, mixtures, the order of rows, loaders;
-beside them the trainer and proofs.
+"""Packages that a trainer installs.
+
+They are stores, shards, mixtures, the order of rows and loaders; also the trainer and
+proofs.
 """
 
 from tokenlake.base.lazy_names import lazy_package

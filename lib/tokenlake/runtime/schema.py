@@ -3,15 +3,18 @@
 Datasets are of three kinds:
 
 ``packed``
-    One row per sequence of exactly ``L`` tokens. ``segment_lengths`` has the number of tokens of each document piece,
-    in order; the rest of the row is padding. ``documents`` has the origin of the same pieces: ``file`` (64-bit id of
-    source and relative path), ``position`` (row index, or byte offset of the line) and ``start`` (index of the piece's
-    first token within the document's own tokens, its BOS included; for a long document that was split, within its
-    pieces laid end to end, each with its own BOS and EOS).
+    One row per sequence of exactly ``L`` tokens. ``segment_lengths`` has the number of
+    tokens of each document piece, in order; the rest of the row is padding.
+    ``documents`` has the origin of the same pieces: ``file`` (64-bit id of source and
+    relative path), ``position`` (row index, or byte offset of the line) and ``start``
+    (index of the piece's first token within the document's own tokens, its BOS
+    included; for a long document that was split, within its pieces laid end to end,
+    each with its own BOS and EOS).
 ``tokens``
-    One row per document. Where documents are padded, or on request, ``attention_mask`` is 1 for an id of the document
-    and 0 for padding. Fields kept of the input (`additional_fields`) are columns after all others, under their own
-    names; only they may hold nulls.
+    One row per document. Where documents are padded, or on request, ``attention_mask``
+    is 1 for an id of the document and 0 for padding. Fields kept of the input
+    (`additional_fields`) are columns after all others, under their own names; only they
+    may hold nulls.
 ``preference``
     One row per judged prompt: the columns of :mod:`tokenlake.base.columns`, then
     ``file, position``.
@@ -38,9 +41,11 @@ from tokenlake.base.columns import Method, Trainer, columns_for
 
 FORMAT_VERSION: Final = 1
 
-#: Number of tokens in a full row group: 128 sequences of 2,048, 1 MiB, one page of ids, 1 ms to read one at random.
+#: Number of tokens in a full row group: 128 sequences of 2,048, 1 MiB, one page of ids,
+#: 1 ms to read one at random.
 ROW_GROUP_TOKENS: Final = 1 << 18
 
+# Origin of a document, in kinds whose rows are documents.
 _PLACE: Final = {"file": pa.int64(), "position": pa.int64()}
 
 
@@ -54,7 +59,7 @@ def _lists(kind: Any, length: int = -1) -> Any:
 
     Args:
         kind: Type of the values.
-        length: Length of all lists; -1 if they have many.
+        length: Length of all lists; -1 if lists have different lengths.
     """
     return pa.list_(pa.field("item", kind, nullable=False), length)
 
@@ -73,6 +78,7 @@ def packed_schema(
         store_segment_ids: True to store ``segment_ids`` as a column.
         loss_mask: True to store a loss mask.
     """
+    # The order of the columns is part of the format.
     columns: dict[str, Any] = {"input_ids": _lists(pa.int32(), width)}
     if store_segment_ids:
         columns["segment_ids"] = _lists(pa.int32(), width)
@@ -102,10 +108,12 @@ def tokens_schema(
     columns.update(_PLACE)
     if loss_mask:
         columns["loss_mask"] = _lists(pa.bool_())
+    # Kept fields come last, and may hold nulls.
     kept_fields = [pa.field(name, kind) for name, kind in kept]
     return pa.schema([*_fields(columns), *kept_fields])
 
 
+# Arrow types of the columns of preference datasets, by the kind of their values.
 _PREFERENCE_TYPES: Final[dict[str, Any]] = {
     "ids": _lists(pa.int32()),
     "labels": _lists(pa.int32()),
@@ -124,8 +132,9 @@ def preference_fields(method: Method, trainer: Trainer) -> list[pa.Field[Any]]:
 def preference_schema(
     method: Method, trainer: Trainer, kept: Sequence[tuple[str, pa.DataType]] = ()
 ) -> pa.Schema:
-    """Return the schema of a preference shard: one row per judged prompt, with its
-    origin.
+    """Return the schema of a preference shard: one row per judged prompt.
+
+    Each row has the origin of its record.
 
     Args:
         method: Method of preference training.
@@ -139,8 +148,9 @@ def preference_schema(
 
 
 def described(schema: pa.Schema, tokenizer: str | None) -> pa.Schema:
-    """Return the schema of a shard with a description as metadata, which become
-    key-values of the Parquet file.
+    """Return the schema of a shard with a description as metadata.
+
+    The metadata become key-values of the Parquet file.
 
     The description is the same in every version that has the shard: versions share
     files, so that it has neither the name of a dataset nor the number of a version.
@@ -150,21 +160,24 @@ def described(schema: pa.Schema, tokenizer: str | None) -> pa.Schema:
         tokenizer: Sha256 (hex) of the ``tokenizer.json`` that made the ids; None if it
             is unknown.
     """
-    first: Any = schema.field(0)
+    # The first column tells the kinds apart: its name, and whether its lists have one
+    # length.
+    first_column: Any = schema.field(0)
     description: dict[str, object] = {"format_version": FORMAT_VERSION}
-    if first.name != "input_ids":
+    if first_column.name != "input_ids":
         description["kind"] = "preference"
-    elif pa.types.is_fixed_size_list(first.type):
+    elif pa.types.is_fixed_size_list(first_column.type):
         description["kind"] = "packed"
     else:
         description["kind"] = "tokens"
-    if pa.types.is_fixed_size_list(first.type):
-        description["seq_length"] = first.type.list_size
+    if pa.types.is_fixed_size_list(first_column.type):
+        description["seq_length"] = first_column.type.list_size
     if tokenizer is not None:
         description["tokenizer"] = tokenizer
-    return schema.with_metadata(
-        {f"tokenlake.{name}": str(value) for name, value in description.items()}
-    )
+    metadata: dict[str, str] = {}
+    for fact_name, fact in description.items():
+        metadata[f"tokenlake.{fact_name}"] = str(fact)
+    return schema.with_metadata(metadata)
 
 
 def row_group_rows(width: int) -> int:
@@ -189,13 +202,17 @@ def open_writer(
         encoded: Paths of the columns that have dictionaries and statistics; all others
             are PLAIN.
     """
+    # Token columns have neither a dictionary nor statistics, as the module explains.
     encoded_columns: Any = list(encoded) or False
     codec: Any = compression
+    compression_level: int | None = None
+    if compression == "zstd":
+        compression_level = 3
     return pq.ParquetWriter(
         sink,
         schema,
         compression=codec,
-        compression_level=3 if compression == "zstd" else None,
+        compression_level=compression_level,
         use_dictionary=encoded_columns,
         write_statistics=encoded_columns,
         write_page_checksum=True,

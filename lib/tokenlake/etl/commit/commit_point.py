@@ -20,6 +20,7 @@ from tokenlake.etl.shared_plan.published import remove_plan
 from tokenlake.runtime.store.base import Store, require_digest
 from tokenlake.runtime.store.catalog import Catalog
 from tokenlake.runtime.store.claims import Claim, is_closing_note
+from tokenlake.runtime.store.damage import require_sizes
 from tokenlake.runtime.store.layout import DATA, LEDGER, QUARANTINE, TOKENIZER, Layout
 from tokenlake.runtime.store.ledger import FileEntry, UnitRecord
 from tokenlake.runtime.store.manifest import Manifest
@@ -246,30 +247,5 @@ def committed_manifest(catalog: Catalog, layout: Layout) -> Manifest:
             size.
     """
     manifest = catalog.manifest(layout.dataset, layout.version)
-    sizes = {
-        layout.path(info.key): info.size for info in catalog.store.list(layout.prefix)
-    }
-    expected_sizes = {part.path: part.bytes for part in manifest.files}
-    for path, entry in manifest.other_files.items():
-        expected_sizes[path] = entry.bytes
-
-    # A version that was copied from another store has no claim, and its bad records
-    # stayed there.
-    is_copy = layout.path(layout.claim) not in sizes
-    wrong: list[str] = []
-    for path, size in expected_sizes.items():
-        is_absent_in_copies = path.startswith(f"{QUARANTINE}/")
-        if sizes.get(path) != size and not (is_copy and is_absent_in_copies):
-            wrong.append(path)
-    if wrong:
-        name = f"{layout.dataset}@v{layout.version}"
-        first = wrong[0]
-        state = "missing"
-        if first in sizes:
-            state = f"{sizes[first]} bytes long, expected {expected_sizes[first]}"
-        raise IntegrityError(
-            f"{name} is committed, but {len(wrong)} of its {len(expected_sizes)} files are missing or have the wrong "
-            f"size; the first: {first} is {state}. `tokenlake repair {name}` repairs it",
-            file=layout.key(first),
-        )
+    require_sizes(catalog.store, manifest)
     return manifest

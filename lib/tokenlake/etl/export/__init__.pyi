@@ -12,4 +12,5 @@ from tokenlake.etl.export.plan import hub_token as hub_token
 from tokenlake.etl.export.plan import make_exports as make_exports
 from tokenlake.etl.export.push import push_directories as push_directories
 from tokenlake.etl.export.row_batches import text_of as text_of
+from tokenlake.etl.export.shard_folder import ExportProgress as ExportProgress
 from tokenlake.etl.export.version import export_version as export_version

@@ -7,6 +7,7 @@ scratch folder of this machine), and moved there in the end:
 ``new/``     the files while they are written; useless after a crash, and removed by the next run
 ``old/``     the previous files of the target, between the two renames of a replacement, and until they are deleted
 ``store/``   the private store of a build, from which an interrupted `tokenize_and_save` resumes
+``shards/``  the finished files of an export of a version, and their record, from which an interrupted export resumes
 ===========  =====================================================================================================
 
 A folder is never a mix of old and new. It is missing only if the process dies between
@@ -36,6 +37,8 @@ from tokenlake.errors import (
     StoreError,
 )
 from tokenlake.etl.export.flat_manifest import FOLDER, MANIFEST, FlatManifest
+from tokenlake.etl.export.shard_folder import SHARDS, keep_finished
+from tokenlake.etl.export.shard_record import ShardRecord
 from tokenlake.runtime.store.address import open_store, options_here, scratch_folder
 from tokenlake.runtime.store.durable_files import fsync_directory, hash_regular
 from tokenlake.runtime.store.file_locks import is_still, lock
@@ -73,22 +76,33 @@ class Target(ABC):
         beside: Folder of this machine to work in.
     """
 
+    _what: str
     url: str
     options: Mapping[str, Any]
     beside: Path
 
     @contextmanager
-    def placed(self, *, overwrite: bool) -> Generator[Path]:
+    def placed(
+        self,
+        *,
+        overwrite: bool,
+        export: Mapping[str, Any] | None = None,
+        discard_interrupted: bool = True,
+    ) -> Generator[Path]:
         """Yield :attr:`beside`, and put its ``new`` in its place at the end, unless an
         error is raised.
 
         Args:
             overwrite: True to replace data files in the target. Other files in it
                 (notes, a README) stay.
+            export: Version, format and options of an export whose finished shards stay
+                after an error; None: nothing of this writer is resumed.
+            discard_interrupted: True to discard the shards of another export that was
+                interrupted; otherwise they are an error.
 
         Raises:
             ConfigError: The target is not empty and `overwrite` is false, or holds
-                folders that are not ours.
+                folders that are not ours. Another export of it was interrupted.
             StoreError: Another process writes the same target, or the storage refuses.
         """
         self.check(overwrite=overwrite)
@@ -97,17 +111,67 @@ class Target(ABC):
             with _system_errors(self.beside, self.url):
                 self._recover()
                 self.check(overwrite=overwrite)  # again: no other process writes now
+                self._discard_other_shards(export, discard=discard_interrupted)
                 new.mkdir()
             try:
                 yield self.beside
                 with _system_errors(self.beside, self.url):
                     self._put(new)
-            except BaseException:
+            except BaseException as error:
                 shutil.rmtree(new, ignore_errors=True)
-                if not any((self.beside / STORE).rglob("ledger/*.json")):
-                    shutil.rmtree(self.beside, ignore_errors=True)
+                # Wrong options make no export that could be resumed.
+                with suppress(OSError):
+                    if isinstance(error, ConfigError):
+                        self._remove_shards()
+                    self._remove_if_unused()
                 raise
             shutil.rmtree(self.beside)
+
+    def interrupted_export(self) -> Mapping[str, Any] | None:
+        """Return version, format and options of an export that was interrupted and has
+        finished shards; None if there is none.
+        """
+        record = ShardRecord.read(self.beside / SHARDS)
+        if record is None or not record.shards:
+            return None
+        return record.export
+
+    def clear(self) -> None:
+        """Remove the leftovers of a process that died after the target was whole."""
+        if not self.beside.exists():
+            return
+        with _held(self.beside), _system_errors(self.beside, self.url):
+            self._recover()
+            self._remove_shards()
+            self._remove_if_unused()
+
+    def _discard_other_shards(
+        self, export: Mapping[str, Any] | None, *, discard: bool
+    ) -> None:
+        """Remove the shards of another export that was interrupted.
+
+        Raises:
+            ConfigError: It has finished some, and `discard` is false.
+        """
+        existing = self.interrupted_export()
+        if existing == export:
+            return
+        if existing is not None and export is not None and not discard:
+            raise _other_export(self._what, self.url, existing, export)
+        self._remove_shards()
+
+    def _remove_shards(self) -> None:
+        if (self.beside / SHARDS).exists():
+            shutil.rmtree(self.beside / SHARDS)
+
+    def _remove_if_unused(self) -> None:
+        """Remove the folder beside the target, unless a build or an export resumes
+        from it.
+        """
+        has_shards = keep_finished(self.beside)
+        has_units = any((self.beside / STORE).rglob("ledger/*.json"))
+        if not has_shards and not has_units:
+            shutil.rmtree(self.beside, ignore_errors=True)
 
     @abstractmethod
     def check(self, *, overwrite: bool) -> None:
@@ -353,6 +417,23 @@ class BucketTarget(Target):
             )
             if leftover.startswith(f"{FOLDER}/") or is_data:
                 self.store.delete(leftover)
+
+
+def _other_export(
+    what: str, url: str, existing: Mapping[str, Any], export: Mapping[str, Any]
+) -> ConfigError:
+    """Return the error for shards of an export with other options."""
+    differences: list[str] = []
+    for name in sorted({*existing, *export}):
+        if existing.get(name) != export.get(name):
+            differences.append(
+                f"{name} {existing.get(name)!r}, now {export.get(name)!r}"
+            )
+    return ConfigError(
+        f"{what}: an interrupted export to {url} has finished files, and is another one: {'; '.join(differences)}. "
+        "Nothing was changed. Repeat that export to finish it, or discard its files (overwrite=True, --overwrite)",
+        path=url,
+    )
 
 
 def _not_empty(what: str, url: str, holds: str) -> ConfigError:

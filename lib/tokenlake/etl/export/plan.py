@@ -8,7 +8,7 @@ flat directories are searched for secrets, uploaded, and made visible by one com
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import permutations
 from pathlib import Path
@@ -26,7 +26,7 @@ from tokenlake.errors import ConfigError
 from tokenlake.etl.export.directory import Target, require_apart, target_of
 from tokenlake.etl.export.flat_manifest import FileFormat
 from tokenlake.etl.export.options import ExportOptions
-from tokenlake.etl.export.trainers import WITHOUT_LOSS_MASK
+from tokenlake.etl.export.trainers import WITHOUT_LOSS_MASK, require_package
 from tokenlake.etl.export.version import exported
 from tokenlake.etl.publish import HubRepository, push_to_hub
 from tokenlake.runtime.store.address import open_read_store
@@ -103,13 +103,19 @@ class Export:
         if self.in_store or config.save.overwrite:
             return True
         flat = target.manifest()
-        if flat is None:
-            return False
-        facts = flat.made_of.get("export", {})
-        return (
-            self.is_of(str(facts.get("dataset")))
-            and facts.get("source") == self.options.source
-        )
+        return flat is not None and self._is_older(flat.made_of.get("export", {}))
+
+    def replaces_interrupted(self, target: Target) -> bool:
+        """Return True if the files of an interrupted export may be discarded: it is an
+        older export of the same rows.
+        """
+        facts = target.interrupted_export()
+        return facts is not None and self._is_older(facts)
+
+    def _is_older(self, facts: Mapping[str, Any]) -> bool:
+        """Return True if an export, by its facts, has the rows of this one."""
+        is_of_same_dataset = self.is_of(str(facts.get("dataset")))
+        return is_of_same_dataset and facts.get("source") == self.options.source
 
 
 def exports_of(config: PipelineConfig) -> list[Export]:
@@ -283,6 +289,23 @@ def _trainer_problems(config: PipelineConfig, export: Export) -> Iterator[str]:
                 f"{export.key}: {form!r}, which cannot hold the loss mask of {dataset.name}; choose npy, mds, litdata "
                 "or array_record, or run `tokenlake export --drop-loss-mask` later"
             )
+        if export.options.append_eos and _stores_mask(config, dataset):
+            yield (
+                f"save.append_eos: set, but rows of {dataset.name} have an attention mask, because they are padded to "
+                "one length and have no room for EOS; leave it out, or set padding: false in the tokenizer"
+            )
+
+
+def _stores_mask(config: PipelineConfig, dataset: DatasetConfig) -> bool:
+    """Return True if documents of a dataset are stored with an attention mask: if they
+    are padded, or it is set.
+    """
+    tokenizer = config.tokenizer_of(dataset)
+    if not isinstance(tokenizer, TokenizerConfig):
+        return False
+    is_padded = tokenizer.padding in ("max_length", "longest")
+    is_set = "return_attention_mask" in tokenizer.model_fields_set
+    return tokenizer.return_attention_mask and (is_padded or is_set)
 
 
 def check_exports(config: PipelineConfig) -> None:
@@ -307,6 +330,8 @@ def check_exports(config: PipelineConfig) -> None:
     for export in exports:
         problems += _trainer_problems(config, export)
     raise_problems(ConfigError, problems)
+    for export in exports:
+        require_package(export.form.format)
     targets = {export.key: export.target(config) for export in exports}
     for (key, target), (other_key, other) in permutations(targets.items(), 2):
         if target.is_within(other.url):
@@ -339,6 +364,14 @@ def _check_target(config: PipelineConfig, export: Export, target: Target) -> Non
     for dataset in config.datasets:
         require_apart(export.key, target, dataset.all_files)
     target.check(overwrite=export.replaces(target, config))
+    interrupted = target.interrupted_export()
+    is_replaced = config.save.overwrite or export.replaces_interrupted(target)
+    if interrupted is not None and not is_replaced:
+        raise ConfigError(
+            f"{export.key}: an interrupted export of {interrupted.get('dataset')} to {target.url} has finished files. "
+            "Repeat it, use another folder, or discard its files (save.overwrite: true)",
+            path=target.url,
+        )
 
 
 def make_exports(config: PipelineConfig, manifest: Manifest) -> tuple[str, ...]:
@@ -360,9 +393,14 @@ def make_exports(config: PipelineConfig, manifest: Manifest) -> tuple[str, ...]:
         store = open_read_store(address, storage_options=options)
         version = _exported_version(store, export, manifest)
         target = export.target(config, version)
-        overwrite = export.replaces(target, config)
         exported(
-            store, version, target, export.form, export.options, overwrite=overwrite
+            store,
+            version,
+            target,
+            export.form,
+            export.options,
+            overwrite=export.replaces(target, config),
+            discard_interrupted=export.replaces_interrupted(target),
         )
         places.append(target.url)
     if config.save.push_to_hub:

@@ -16,6 +16,7 @@ from tokenlake.etl.export.exported_rows import as_exported
 from tokenlake.etl.export.flat_manifest import FileFormat, FlatFile
 from tokenlake.etl.export.options import ExportOptions
 from tokenlake.etl.export.shard_files import ShardFiles, check_naming, edges_of
+from tokenlake.etl.export.shard_folder import ShardFolder
 from tokenlake.etl.export.value_files import FilesByValue, SplitFiles
 from tokenlake.runtime.reading.version import StoredRows, stored_schema
 from tokenlake.runtime.store.base import ReadStore
@@ -31,6 +32,7 @@ def write_rows(
     folder: Path,
     form: FileFormat,
     options: ExportOptions,
+    shard_folder: ShardFolder,
 ) -> tuple[pa.Schema, list[FlatFile]]:
     """Write the rows of some splits, and return their schema and the files.
 
@@ -38,9 +40,10 @@ def write_rows(
         store: Store of the version.
         manifest: Manifest of the rows: of the version, or of those of one source.
         splits: Names of the splits.
-        folder: Folder to write into.
+        folder: Folder for the finished files.
         form: Format of the files.
         options: Rows and their division into files.
+        shard_folder: Folder of the shards until they get their names.
 
     Raises:
         ConfigError: An option is not allowed, or does not go with another one.
@@ -65,10 +68,15 @@ def write_rows(
     files: list[FlatFile] = []
     for split in splits:
         rows = manifest.splits[split].rows if split in manifest.splits else 0
-        with _open_files(folder, split, rows, form, schema, options) as shards:
-            for batch in version_batches(store, manifest, split):
-                shards.add(_as_exported(batch, options))
-            files += shards.finish(options.naming)
+        with _open_files(
+            folder, split, rows, form, schema, options, shard_folder
+        ) as split_files:
+            begin_row = split_files.rows
+            for skipped_rows, batch in version_batches(
+                store, manifest, split, begin_row=begin_row
+            ):
+                split_files.add(_as_exported(batch, options).slice(skipped_rows))
+            files += split_files.finish(options.naming)
     return schema, files
 
 
@@ -93,7 +101,9 @@ def version_batches(
     manifest: Manifest,
     split: str,
     columns: Sequence[str] | None = None,
-) -> Iterator[pa.RecordBatch]:
+    *,
+    begin_row: int = 0,
+) -> Iterator[tuple[int, pa.RecordBatch]]:
     """Yield the rows of a version's split in order, a row group at a time; every page's
     checksum is verified.
 
@@ -102,11 +112,28 @@ def version_batches(
         manifest: Manifest of the version.
         split: Name of the split; without rows nothing is yielded.
         columns: Names of the columns; None: all.
+        begin_row: Index of the first row that is needed.
+
+    Yields:
+        Number of rows of the row group before the first one that is needed, 0 from the
+        second row group on; and all rows of the row group.
     """
     if split in manifest.splits:
         with StoredRows(store, manifest, split) as rows:
-            for group in range(len(rows.group_rows)):
-                yield rows.read(group, columns)
+            for row_group, skipped_rows in groups_from(rows, begin_row):
+                yield skipped_rows, rows.read(row_group, columns)
+
+
+def groups_from(rows: StoredRows, begin_row: int) -> Iterator[tuple[int, int]]:
+    """Yield the row groups from the one of a row on, each with the number of its rows
+    before that row.
+    """
+    group_begin = 0
+    for row_group, row_count in enumerate(rows.group_rows.tolist()):
+        group_end = group_begin + row_count
+        if group_end > begin_row:
+            yield row_group, max(0, begin_row - group_begin)
+        group_begin = group_end
 
 
 def _open_files(
@@ -116,6 +143,7 @@ def _open_files(
     form: FileFormat,
     schema: pa.Schema,
     options: ExportOptions,
+    shard_folder: ShardFolder,
 ) -> SplitFiles:
     """Open the files of a split of `rows` rows."""
     edges = None
@@ -126,6 +154,7 @@ def _open_files(
         folder,
         form=form,
         schema=schema,
+        shards=shard_folder,
         max_bytes=options.max_bytes(form),
         edges=edges,
     )

@@ -6,7 +6,6 @@ Example: 10 rows in 3 files end at the rows 3, 6 and 10 (:func:`edges_of`).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, Self, final
 
@@ -16,6 +15,8 @@ from tokenlake.base.checks import expected
 from tokenlake.errors import SourceError
 from tokenlake.etl.export.flat_manifest import FileFormat, FlatFile
 from tokenlake.etl.export.open_file import OpenFile
+from tokenlake.etl.export.shard_folder import ShardFolder
+from tokenlake.etl.export.shard_record import Part, Shard
 
 _ARROW: Final[Any] = pa
 
@@ -72,32 +73,43 @@ def edges_of(rows: int, shards: int) -> tuple[int, ...]:
 class ShardFiles:
     """The files of one split while they are written. Batches must be of one schema.
 
+    They continue after the finished shards of an interrupted export. A row group never
+    spans two files, so that the row after a finished shard begins one, as it did
+    before the interruption.
+
     Args:
-        folder: Folder to write into.
-        split: Name of the split.
+        folder: Folder for the finished files.
+        series: Name of the split, or of a split and a value, for names.
         form: Format of the files.
         schema: Schema of the rows.
+        shards: Folder of the shards until they get their names; None: `folder`.
         max_bytes: Largest size of a file: it ends before a row group of the size of its
             largest would exceed it. None: no limit. Below 8 MiB row groups are an
             eighth of it, and the bytes of a file's end are counted.
         edges: Rows at which a file ends, ascending, the last one being the number of
             all rows; None: none.
+
+    Attributes:
+        rows: Number of rows so far, those that wait included; at first, those of
+            finished shards. The next row is the one with this index.
     """
 
     def __init__(
         self,
         folder: Path,
-        split: str,
+        series: str,
         form: FileFormat,
         schema: pa.Schema,
+        shards: ShardFolder | None = None,
         *,
         max_bytes: int | None = None,
         edges: tuple[int, ...] | None = None,
     ) -> None:
         self._folder = folder
-        self._split = split
+        self._series = series
         self._form = form
         self._schema = schema
+        self._shard_folder = shards or ShardFolder(folder)
         self._max_bytes = max_bytes
         self._edges = edges
         # Small files need row groups smaller than usual.
@@ -106,24 +118,30 @@ class ShardFiles:
         if max_bytes is not None and max_bytes < 2 * _GROUP_BYTES:
             self._is_tight = True
             self._group_bytes = max(1, max_bytes // 8)
-        self._finished: list[FlatFile] = []
         self._open: OpenFile | None = None
-        self._edge_index = 0  # of the edge that the open file ends at
-        self._rows = 0  # rows added to all files, also those that wait
         # Rows of the next row group.
         self._waiting: list[pa.RecordBatch] = []
         self._waiting_bytes = 0
+        # Finished shards of an interrupted export. One that ended by its size ended
+        # before its edge.
+        self._shards = self._shard_folder.complete(series)
+        self._edge_index = 0  # of the edge that the open file ends at
+        self.rows = 0
+        for shard in self._shards:
+            self.rows += shard.rows
+            if edges is not None and self.rows == edges[self._edge_index]:
+                self._edge_index += 1
 
     def add(self, batch: pa.RecordBatch) -> None:
         """Add rows."""
         while len(batch):
-            part = batch.slice(0, min(self._room(), self._group_rows(batch)))
-            self._waiting.append(part)
-            self._waiting_bytes += part.nbytes
-            self._rows += len(part)
+            rows = batch.slice(0, min(self._room(), self._group_rows(batch)))
+            self._waiting.append(rows)
+            self._waiting_bytes += rows.nbytes
+            self.rows += len(rows)
             if self._waiting_bytes >= self._group_bytes:
                 self._flush()
-            batch = batch.slice(len(part))
+            batch = batch.slice(len(rows))
 
     def finish(self, naming: str | None) -> list[FlatFile]:
         """Close the last file, name all files, and return them; at least one, even
@@ -134,20 +152,32 @@ class ShardFiles:
         """
         self._flush()
         if self._edges is not None:
-            if self._rows != self._edges[-1]:
-                raise _miscounted(self._edges[-1], str(self._rows))
+            if self.rows != self._edges[-1]:
+                raise _miscounted(self._edges[-1], str(self.rows))
             while self._edge_index < len(self._edges):
                 self._end_at_edge()
-        if self._open is not None or not self._finished:
+        if self._open is not None or not self._shards:
             self._end_at_edge()
-        count = len(self._finished)
-        for index, file in enumerate(self._finished):
+        files: list[FlatFile] = []
+        for shard in self._shards:
             name = _shard_name(
-                self._split, index, count, self._form, naming or DEFAULT_NAMING
+                self._series,
+                shard.index,
+                len(self._shards),
+                self._form,
+                naming or DEFAULT_NAMING,
             )
-            (self._folder / file.path).rename(self._folder / name)
-            self._finished[index] = replace(file, path=name)
-        return self._finished
+            (part,) = shard.parts
+            self._shard_folder.place(shard, part, self._folder / name)
+            file = FlatFile(
+                path=name,
+                split=self._series,
+                bytes=part.bytes,
+                sha256=part.sha256,
+                rows=shard.rows,
+            )
+            files.append(file)
+        return files
 
     def __enter__(self) -> Self:
         return self
@@ -174,13 +204,13 @@ class ShardFiles:
             return _NO_LIMIT
         while (
             self._edge_index < len(self._edges)
-            and self._edges[self._edge_index] <= self._rows
+            and self._edges[self._edge_index] <= self.rows
         ):
             self._flush()
             self._end_at_edge()
         if self._edge_index == len(self._edges):
             raise _miscounted(self._edges[-1], f"more than {self._edges[-1]}")
-        return self._edges[self._edge_index] - self._rows
+        return self._edges[self._edge_index] - self.rows
 
     def _flush(self) -> None:
         """Write the rows that wait as one row group. A file that they would make
@@ -205,7 +235,7 @@ class ShardFiles:
     def _opened(self) -> OpenFile:
         """Return the open file; a new one if there is none."""
         if self._open is None:
-            path = self._folder / f"{self._split}-{len(self._finished)}"
+            path = self._shard_folder.path_of(self._series, len(self._shards))
             self._open = OpenFile(path, self._form, self._schema, tight=self._is_tight)
         return self._open
 
@@ -215,8 +245,12 @@ class ShardFiles:
         self._edge_index += 1
 
     def _end_file(self) -> None:
-        """End the open file; the next one has the same edge."""
-        self._finished.append(replace(self._opened().close(), split=self._split))
+        """End the open file and record it; the next one has the same edge."""
+        file = self._opened().close()
+        part = Part("", file.bytes, file.sha256)
+        shard = Shard(self._series, len(self._shards), file.rows, (part,))
+        self._shard_folder.add(shard)
+        self._shards.append(shard)
         self._open = None
 
 

@@ -13,8 +13,13 @@ import pyarrow as pa
 from tokenlake.errors import ConfigError
 from tokenlake.etl.export.flat_manifest import FileFormat, FlatFile
 from tokenlake.etl.export.options import ExportOptions
-from tokenlake.etl.export.row_export import check_names, version_batches
+from tokenlake.etl.export.row_export import (
+    check_names,
+    groups_from,
+    version_batches,
+)
 from tokenlake.etl.export.shard_files import DEFAULT_NAMING, edges_of
+from tokenlake.etl.export.shard_folder import ShardFolder
 from tokenlake.etl.export.token_rows import TokenRows
 from tokenlake.etl.export.trainers import (
     TokenFacts,
@@ -37,6 +42,7 @@ def write_tokens(
     folder: Path,
     form: FileFormat,
     options: ExportOptions,
+    shard_folder: ShardFolder,
 ) -> tuple[pa.Schema, list[FlatFile]]:
     """Write the tokens of some splits, and return the schema of the files, and the
     files.
@@ -45,9 +51,10 @@ def write_tokens(
         store: Store of the version.
         manifest: Manifest of the rows: of the version, or of those of one source.
         splits: Names of the splits; those without rows have no files.
-        folder: Folder to write into.
+        folder: Folder for the finished files.
         form: Format of the files.
         options: Rows and their division into files.
+        shard_folder: Folder of the shards until they get their names.
 
     Raises:
         ConfigError: The format cannot hold the rows, or an option is not allowed.
@@ -72,12 +79,14 @@ def write_tokens(
             TokenFiles,
             folder,
             layout=layout,
+            shards=shard_folder,
             max_bytes=options.max_bytes(form),
             edges=edges,
         )
         if options.shard_column is None:
             with open_files(split) as token_files:
-                for token_rows in _token_rows(store, manifest, split, facts):
+                begin_row = token_files.rows
+                for token_rows in _token_rows(store, manifest, split, facts, begin_row):
                     token_files.add_rows(token_rows)
                 files += token_files.finish(naming)
         else:
@@ -85,7 +94,9 @@ def write_tokens(
             with FilesByValue(
                 split, stored_schema(manifest), options.shard_column, open_files
             ) as value_files:
-                for batch in version_batches(store, manifest, split, columns):
+                for _skipped_rows, batch in version_batches(
+                    store, manifest, split, columns
+                ):
                     value_files.add(batch)
                 files += value_files.finish(naming)
     if not files:
@@ -137,15 +148,22 @@ def _edges(
 
 
 def _token_rows(
-    store: ReadStore, manifest: Manifest, split: str, facts: TokenFacts
+    store: ReadStore,
+    manifest: Manifest,
+    split: str,
+    facts: TokenFacts,
+    begin_row: int,
 ) -> Iterator[TokenRows]:
-    """Yield the rows of a version's split in order, a row group at a time; every
+    """Yield the rows of a version's split from a row on, a row group at a time; every
     page's checksum is verified.
     """
     with StoredRows(store, manifest, split) as rows:
-        for group in range(len(rows.group_rows)):
+        for row_group, skipped_rows in groups_from(rows, begin_row):
             if manifest.kind == "packed":
-                row_group = rows.packed(group, loss_mask="loss_mask" in facts.columns)
-                yield TokenRows.of_packed(row_group)
+                packed_rows = rows.packed(
+                    row_group, loss_mask="loss_mask" in facts.columns
+                )
+                token_rows = TokenRows.of_packed(packed_rows)
             else:
-                yield TokenRows.of(rows.read(group, sorted(facts.columns)))
+                token_rows = TokenRows.of(rows.read(row_group, sorted(facts.columns)))
+            yield token_rows.rows(skipped_rows, len(token_rows))

@@ -30,7 +30,14 @@ _LONGEST_VALUE: Final = 128
 
 
 class SplitFiles(Protocol):
-    """Files of rows while they are written."""
+    """Files of rows while they are written.
+
+    Attributes:
+        rows: Number of rows so far, those of finished shards included.
+    """
+
+    @property
+    def rows(self) -> int: ...
 
     def add(self, batch: pa.RecordBatch) -> None:
         """Add rows."""
@@ -86,6 +93,9 @@ class FilesByValue:
         self._column = column
         self._open_files = open_files
         self._files: dict[str, SplitFiles] = {}
+        # Rows of a value that the finished shards of an interrupted export hold, and
+        # that are still to come.
+        self._finished_rows: dict[str, int] = {}
         self._stack = ExitStack()
 
     def add(self, batch: pa.RecordBatch) -> None:
@@ -95,8 +105,18 @@ class FilesByValue:
         )
         codes = values.indices.to_numpy()
         for code, value in enumerate(values.dictionary.to_pylist()):
-            rows = _ARROW.array(np.flatnonzero(codes == code))
-            self._file_of(value).add(batch.take(rows))
+            value_rows = batch.take(_ARROW.array(np.flatnonzero(codes == code)))
+            name = self._name_of(value)
+            finished_rows = min(self._finished_rows[name], len(value_rows))
+            self._finished_rows[name] -= finished_rows
+            self._files[name].add(value_rows.slice(finished_rows))
+
+    @property
+    def rows(self) -> int:
+        """Number of rows before the first one that must be added: 0, because the
+        finished shards of values hold rows from everywhere.
+        """
+        return 0
 
     def finish(self, naming: str | None) -> list[FlatFile]:
         """Close all files, name them, and return them by value; at least one, even
@@ -118,21 +138,21 @@ class FilesByValue:
         """Close what is open after an error; the files are for the caller to remove."""
         self._stack.close()
 
-    def _file_of(self, value: Any) -> SplitFiles:
-        """Return the files of a value, which are opened with its first row."""
+    def _name_of(self, value: Any) -> str:
+        """Return the name of a value, whose files are opened with its first row."""
         name = "~null"
         if value is not None:
             name = quote(str(value), safe="").replace("~", "%7E")
         if name in self._files:
-            return self._files[name]
+            return name
         if len(name) > _LONGEST_VALUE:
             raise self._unfit(f"the value {name}")
         if len(self._files) == _MOST_VALUES:
             raise self._unfit(f"more than {_MOST_VALUES} values")
-        self._files[name] = self._opened(
-            f"{self._split}-{quote(self._column, safe='')}={name}"
-        )
-        return self._files[name]
+        series = f"{self._split}-{quote(self._column, safe='')}={name}"
+        self._files[name] = self._opened(series)
+        self._finished_rows[name] = self._files[name].rows
+        return name
 
     def _unfit(self, values: str) -> ConfigError:
         return ConfigError(

@@ -5,13 +5,17 @@ one source or split alone.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, replace
+from importlib.metadata import PackageNotFoundError
+from importlib.metadata import version as package_version
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from tokenlake._version import __version__
 from tokenlake.errors import ConfigError
 from tokenlake.etl.export.directory import NEW, Target, target_of
 from tokenlake.etl.export.flat_manifest import (
@@ -25,6 +29,7 @@ from tokenlake.etl.export.flat_manifest import (
 from tokenlake.etl.export.options import ExportOptions
 from tokenlake.etl.export.row_export import write_rows
 from tokenlake.etl.export.shard_files import DEFAULT_NAMING
+from tokenlake.etl.export.shard_folder import SHARDS, ExportProgress, ShardFolder
 from tokenlake.etl.export.token_export import write_tokens
 from tokenlake.runtime.store.address import open_read_store
 from tokenlake.runtime.store.base import ReadStore
@@ -54,9 +59,11 @@ def export_version(
     dtype: str | None = None,
     drop_loss_mask: bool = False,
     append_eos: bool = False,
+    on_progress: Callable[[ExportProgress], object] | None = None,
 ) -> WriteStats:
-    """Write a committed version as a flat directory, which any tool reads. The version
-    stays as it is.
+    """Write a committed version as a flat directory, which any tool reads.
+
+    The version stays as it is.
 
     Formats of rows (``parquet``, ``arrow``, ``jsonl``) have all columns. Formats of
     trainers have the ids, and their masks and segments as far as the format can hold
@@ -71,7 +78,10 @@ def export_version(
     - ``array_record``: records of int32, ``train-00000-of-00001.array_record``, for
       Grain
 
-    A directory that holds this export already is left as it is.
+    A directory that holds this export already is left as it is. An export that was
+    interrupted resumes: the same call keeps the finished files, which are compared with
+    their hashes, and writes the rest. The files are those of an export that was not
+    interrupted.
 
     Args:
         where: Dataset, or one version of it, as :func:`tokenlake.open` takes it.
@@ -114,8 +124,8 @@ def export_version(
         Numbers of rows, files and bytes, and the paths of the files.
 
     Raises:
-        ConfigError: An argument is not allowed, or the target is not empty; nothing was
-            changed.
+        ConfigError: An argument is not allowed, or the target is not empty, or another
+            export to it was interrupted; nothing was changed.
         NotFoundError: The version does not exist.
         IntegrityError: A page is damaged; the target stays as it was.
 
@@ -143,7 +153,15 @@ def export_version(
     )
     form = FileFormat.of(format, compression)
     target = target_of(output_path, output_options)
-    return exported(store, manifest, target, form, options, overwrite=overwrite)
+    return exported(
+        store,
+        manifest,
+        target,
+        form,
+        options,
+        overwrite=overwrite,
+        on_progress=on_progress,
+    )
 
 
 def exported(
@@ -154,16 +172,104 @@ def exported(
     options: ExportOptions,
     *,
     overwrite: bool,
+    discard_interrupted: bool = False,
+    on_progress: Callable[[ExportProgress], object] | None = None,
 ) -> WriteStats:
-    """Write a version to a target, unless this very export is there; see
-    :func:`export_version`.
+    """Write a version to a target, unless this very export is there.
+
+    Args:
+        store: Store of the version.
+        manifest: Manifest of the version.
+        target: Place of the files.
+        form: Format of the files.
+        options: Rows and their division into files.
+        overwrite: True to replace the data files of the target, and to discard those of
+            another export that was interrupted.
+        discard_interrupted: True to discard the latter alone.
+        on_progress: Function that is called after each file.
+
+    Raises:
+        ConfigError, IntegrityError: as :func:`export_version`.
     """
+    # 1. An export that is there already.
     flat = target.manifest()
     is_same = flat is not None and _is_export(flat, manifest, form, options)
-    if flat is None or not is_same or not target.is_whole(flat):
-        with target.placed(overwrite=overwrite or is_same) as beside:
-            flat = write_version(store, manifest, beside / NEW, form, options)
+    if flat is not None and is_same and target.is_whole(flat):
+        target.clear()
+        return WriteStats.of(flat, target.url)
+    # 2. A new one, or the rest of an interrupted one.
+    export = {
+        "format": form.format,
+        "compression": form.compression,
+        **_export_facts(manifest, form, options),
+    }
+    written_by = _packages_of(form)
+    with target.placed(
+        overwrite=overwrite or is_same,
+        export=export,
+        discard_interrupted=overwrite or discard_interrupted,
+    ) as beside:
+        shard_folder = ShardFolder.resumed(beside / SHARDS, export, written_by)
+        flat = write_version(
+            store,
+            manifest,
+            beside / NEW,
+            form,
+            options,
+            shard_folder=shard_folder,
+            on_progress=on_progress,
+        )
     return WriteStats.of(flat, target.url)
+
+
+def _packages_of(form: FileFormat) -> dict[str, str]:
+    """Return the name and version of each package that decides the bytes of files."""
+    packages = {"tokenlake": __version__, "pyarrow": package_version("pyarrow")}
+    if form.format == "array_record":
+        with suppress(PackageNotFoundError):  # a missing one is an error of its own
+            packages["array_record"] = package_version("array_record")
+    return packages
+
+
+def _report_progress(
+    shard_folder: ShardFolder,
+    manifest: Manifest,
+    splits: Sequence[str],
+    options: ExportOptions,
+    on_progress: Callable[[ExportProgress], object],
+) -> None:
+    """Report the shards of an interrupted export, and each shard from now on.
+
+    Args:
+        shard_folder: Folder of the shards.
+        manifest: Manifest of the rows that are exported.
+        splits: Names of the splits that are exported.
+        options: Options of the export.
+        on_progress: Function to call.
+    """
+    rows_total = 0
+    for split in splits:
+        if split in manifest.splits:
+            rows_total += manifest.splits[split].rows
+    shards_total = None
+    if options.num_shards is not None:
+        shards_total = options.num_shards * len(splits)
+
+    def report(*, is_resumed: bool = False) -> None:
+        complete_shards, rows = shard_folder.counts
+        progress = ExportProgress(
+            shards=complete_shards,
+            shards_total=shards_total,
+            rows=rows,
+            rows_total=rows_total,
+            is_resumed=is_resumed,
+        )
+        on_progress(progress)
+
+    shard_folder.on_shard = report
+    _complete_shards, rows = shard_folder.counts
+    if rows:
+        report(is_resumed=True)
 
 
 def _is_export(
@@ -203,6 +309,8 @@ def write_version(
     options: ExportOptions,
     *,
     quarantine: bool = False,
+    shard_folder: ShardFolder | None = None,
+    on_progress: Callable[[ExportProgress], object] | None = None,
 ) -> FlatManifest:
     """Write the files of an export into a folder, and configuration, tokenizer and
     manifest below ``_tokenlake/``.
@@ -214,6 +322,8 @@ def write_version(
         form: Format of the files.
         options: Rows and their division into files.
         quarantine: True to export the bad records that were set aside, too.
+        shard_folder: Folder of the shards until they get their names; None: `folder`.
+        on_progress: Function that is called after each shard.
 
     Raises:
         ConfigError, IntegrityError: as :func:`export_version`.
@@ -222,11 +332,15 @@ def write_version(
     chosen = manifest
     if options.source is not None:
         chosen = _of_source(store, manifest, options.source)
+    if shard_folder is None:
+        shard_folder = ShardFolder(folder)
+    if on_progress is not None:
+        _report_progress(shard_folder, chosen, splits, options, on_progress)
     # 1. Rows.
     write = write_tokens
     if form.is_of_rows:
         write = write_rows
-    schema, files = write(store, chosen, splits, folder, form, options)
+    schema, files = write(store, chosen, splits, folder, form, options, shard_folder)
     # 2. Other files of the version.
     layout = Layout(manifest.dataset, manifest.version)
     copied_folders = [f"{TOKENIZER}/"]

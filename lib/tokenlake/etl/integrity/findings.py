@@ -1,34 +1,33 @@
-"""What verification finds, and what a repair makes of it.
+"""Findings of verification, and results of a repair.
 
-Verification lists problems, each with what was expected and what was found. The words
-of :attr:`Problem.problem` are an interface: programs decide by them what to do.
+Verification lists problems, each with the expected and the found value. The words of
+:attr:`Problem.problem` are an interface: programs decide by them.
 
-What is wrong with a file as such, whatever is in it; a good copy in its place repairs
-it:
+Problems of a file as such, whatever is in it; a good copy in its place repairs it:
 
 ``missing``      there is no such file
 ``size``         it has another size
 ``sha256``       it has the right size and other bytes
-``unreadable``   it is no regular file (a symlink, a folder, a pipe), or the storage does not give it out; also of a
-                 folder that cannot be listed
-``damaged``      a sealed file (``manifest.json``, ``claim.json``, a ledger record, a tag) is cut, changed, or that of
-                 another place; ``runs/manifest-copy.json`` is no copy of the manifest
+``unreadable``   it is no regular file (a symlink, a folder, a pipe), or the storage
+                 does not give it out; also of a folder that cannot be listed
+``damaged``      a sealed file (``manifest.json``, ``claim.json``, a ledger record, a
+                 tag) is cut, changed, or that of another place;
+                 ``runs/manifest-copy.json`` is no copy of the manifest
 ``unlisted``     the manifest does not name it; it may be removed
 
-What is wrong though all bytes are those that the manifest's hashes are of; no copy
-repairs it:
+Problems although all bytes have the manifest's hashes; no copy repairs them:
 
 ``footer``, ``decode``, ``columns``, ``type of NAME``: a shard is no Parquet file of the
 right columns. ``rows``, ``row groups``, ``tokens``, ``documents``, ``logical hash of
 NAME``: counted or hashed otherwise. ``nulls``, ``provenance``, ``segment lengths``,
 ``ids``, names of columns: rows that cannot be. ``account``, ``account of SOURCE``,
-``rows of the mixture``: do not close, or are not the sum of the ledger's. ``copy``:
+``rows of the mixture``: do not balance, or are not the sum of the ledger's. ``copy``:
 ``runs/manifest-copy.json`` is sealed and another manifest; one of the two was edited.
 ``parts``, ``inputs``, ``fingerprint``: manifest, ledger and claim contradict each
-other. ``config``, ``tokenizer``, ``tokenizer of SOURCE``: not what ``config.yaml`` and
-``tokenizer/`` say, or do. ``parent NAME``, ``mixture source NAME``: a version that this
-one was made from is another one by now. ``tag``: a tag was set when the version was
-another one, or it is of a version that is gone.
+other. ``config``, ``tokenizer``, ``tokenizer of SOURCE``: differ from ``config.yaml``
+and ``tokenizer/``. ``parent NAME``, ``mixture source NAME``: a version that this one
+was made from is another one by now. ``tag``: a tag was set when the version was another
+one, or its version is gone.
 """
 
 from __future__ import annotations
@@ -51,7 +50,10 @@ FILE_PROBLEMS: Final = frozenset({"missing", "size", "sha256", "unreadable", "da
 
 
 Entry: TypeAlias = FileEntry | ShardEntry
+"""Entry of a file in a manifest: size and hash; for a shard, also its contents."""
+
 Entries: TypeAlias = dict[str, Entry]
+"""Path of a file, relative to the version -> its entry."""
 
 
 def listed_files(manifest: Manifest) -> Entries:
@@ -148,22 +150,29 @@ class VerifyReport:
         return f"VerifyReport({name}: {self._verdict}, {files}, {numbers.size(self.bytes)})"
 
     def _repr_html_(self) -> str:
+        # A fact that is None is left out: a shallow verification decodes nothing.
+        rows_decoded: int | None = None
+        tokens_decoded: int | None = None
+        if self.deep:
+            rows_decoded = self.rows
+            tokens_decoded = self.tokens
+        unlisted_files: str | None = None
+        if not self.listed:
+            unlisted_files = "not checked"
         facts = {
             "found": self._verdict,
             "files": self.files,
             "bytes": self.bytes,
-            "rows decoded": self.rows if self.deep else None,
-            "tokens decoded": self.tokens if self.deep else None,
-            "unlisted files": None if self.listed else "not checked",
+            "rows decoded": rows_decoded,
+            "tokens decoded": tokens_decoded,
+            "unlisted files": unlisted_files,
         }
-        heads = ("file", "problem", "expected", "got")
-        rows = [
-            (problem.path, problem.problem, problem.expected, problem.got)
-            for problem in self.problems
-        ]
-        return named_facts(
-            f"Verification of {self.dataset}@v{self.version}", facts, heads, rows
-        )
+        headings = ("file", "problem", "expected", "got")
+        rows: list[tuple[str, str, str, str]] = []
+        for problem in self.problems:
+            rows.append((problem.path, problem.problem, problem.expected, problem.got))
+        title = f"Verification of {self.dataset}@v{self.version}"
+        return named_facts(title, facts, headings, rows)
 
     @property
     def _verdict(self) -> str:
@@ -172,7 +181,8 @@ class VerifyReport:
         return numbers.plural(len(self.problems), "problem")
 
 
-_UNIT_FILE: Final = re.compile(r"quarantine/(\d{5,7})\.parquet")
+# Path of a unit's quarantine. Its name is the number of the unit.
+_QUARANTINE_FILE: Final = re.compile(r"quarantine/(\d{5,7})\.parquet")
 
 
 @final
@@ -259,9 +269,10 @@ def damages(
 
 def unit_of(manifest: Manifest, path: str) -> int | None:
     """Return the unit that wrote a file; None for a file of the whole version."""
-    quarantine = _UNIT_FILE.fullmatch(path)
+    quarantine = _QUARANTINE_FILE.fullmatch(path)
     if quarantine is not None:
         return int(quarantine[1])
+    # Shards name their unit in the manifest; ledger records name it in their path.
     for shard in manifest.files:
         if shard.path == path:
             return shard.unit
@@ -350,6 +361,8 @@ class RepairReport:
     @property
     def ok(self) -> bool:
         """True if nothing is damaged now or, after a dry run, if nothing would be."""
+        # A file in other bytes stays damaged in this version, although the new one is
+        # whole.
         if any(file.how in ("not repaired", "new version") for file in self.files):
             return False
         return self.dry_run or not self.problems
@@ -357,7 +370,7 @@ class RepairReport:
     @property
     def repaired(self) -> int:
         """Number of files that were repaired, or would be."""
-        return sum(file.how != "not repaired" for file in self.files)
+        return len([file for file in self.files if file.how != "not repaired"])
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON-able form, ``ok`` included."""

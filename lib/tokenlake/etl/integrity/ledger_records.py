@@ -4,6 +4,10 @@ A record holds facts that follow from the unit's work, and two that do not: the 
 that encoded it, and the versions of the packages that wrote it. Both are the same in
 the other records of the version, or few values are possible; the manifest's hash of the
 record decides.
+
+Example: a unit was encoded by `gigatoken` 0.10 and is built again by `tokenizers`. The
+ids are the same, and the record differs in two fields. With those fields of a record
+beside it, it has the listed hash.
 """
 
 from __future__ import annotations
@@ -32,14 +36,16 @@ _PACKAGED_ENGINES: Final = ("gigatoken", REFERENCE)
 def exact(
     built: UnitRecord, intact_records: Iterable[UnitRecord], sha256: str
 ) -> UnitRecord | None:
-    """Return a rebuilt record as it was, with the backend and the writer of that time;
-    None if none fits.
+    """Return a rebuilt record with the backend and the writer of its time.
+
+    None if no known pair of them gives the listed hash.
 
     Args:
         built: Record of the unit as it was rebuilt.
         intact_records: Records of the version that are intact.
         sha256: Hash of the record's file, as the manifest lists it.
     """
+    # A try costs one hash of a few KB.
     for engine, writer in _possible_writers(built, intact_records):
         record = replace(built, engine=engine, produced_by=writer)
         if FileEntry.of(record.to_bytes()).sha256 == sha256:
@@ -50,19 +56,23 @@ def exact(
 def _possible_writers(
     built: UnitRecord, intact_records: Iterable[UnitRecord]
 ) -> list[tuple[str, Mapping[str, str]]]:
-    """Return backends and the packages that write with them: those of records, and
-    those that are installed.
+    """Return pairs of a backend and the packages that write with it.
+
+    They are those of the version's records, and those that are installed.
     """
+    # 1. Installed backends.
     installed_engines: list[str] = list(_OWN_ENGINES)
     for engine in _PACKAGED_ENGINES:
         with contextlib.suppress(PackageNotFoundError):
             version(engine)
             installed_engines.append(engine)
-    recorded = [
-        (record.engine, record.produced_by) for record in (built, *intact_records)
-    ]
-    installed = [(engine, produced_by(engine)) for engine in installed_engines]
-    return [*recorded, *installed]
+    # 2. The pairs. Those of the version's records are the most probable ones.
+    writers: list[tuple[str, Mapping[str, str]]] = []
+    for record in (built, *intact_records):
+        writers.append((record.engine, record.produced_by))
+    for engine in installed_engines:
+        writers.append((engine, produced_by(engine)))
+    return writers
 
 
 def readable_records(
@@ -71,19 +81,22 @@ def readable_records(
     units: Iterable[int],
     manifest: Manifest | None = None,
 ) -> dict[int, UnitRecord]:
-    """Return unit -> record of the records that can be read and that the manifest,
-    if given, lists.
+    """Return unit -> record of the units whose records can be read.
+
+    With a manifest, only records that it lists are returned.
     """
     records: dict[int, UnitRecord] = {}
     for unit in units:
+        # A damaged record is no error here: it is one of the files to repair.
         with contextlib.suppress(IntegrityError, StoreError):
             records[unit] = read_record(store, layout, unit, manifest)
     return records
 
 
 def units_of(manifest: Manifest) -> list[int]:
-    """Return the units that a manifest knows, ascending. A unit without rows has a
-    record alone.
+    """Return the units that a manifest knows, ascending.
+
+    A unit without rows has no shard, and only a record.
     """
     units = {shard.unit for shard in manifest.files}
     for path in manifest.other_files:

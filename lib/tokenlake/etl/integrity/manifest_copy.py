@@ -31,9 +31,11 @@ def copy_state(store: ReadStore, layout: Layout) -> CopyState:
     """Compare the copy with an intact manifest.
 
     Raises:
-        StoreError: the copy or the manifest cannot be read.
+        StoreError: The copy or the manifest cannot be read.
     """
     try:
+        # Equal bytes need no further check. Otherwise the seal tells damage from
+        # another manifest.
         copy = store.read(layout.manifest_copy)
         if copy == store.read(layout.manifest):
             return "intact"
@@ -49,9 +51,10 @@ def restored_manifest(store: ReadStore, layout: Layout) -> tuple[Manifest, bytes
     """Return the manifest of a version and its bytes, from its copy.
 
     Raises:
-        IntegrityError: there is no copy, or it does not prove to be the manifest that
-            was committed; says why.
+        IntegrityError: There is no copy, or it does not prove to be the manifest that
+            was committed. The message has the reason.
     """
+    # 1. The copy must be readable, and its seal must hold.
     try:
         data = store.read(layout.manifest_copy)
         manifest = Manifest.from_bytes(data, layout.manifest_copy)
@@ -62,26 +65,30 @@ def restored_manifest(store: ReadStore, layout: Layout) -> tuple[Manifest, bytes
         raise _not_restored(
             layout, f"its second copy cannot be used: {error}"
         ) from error
+    # 2. It must be of this version: a folder may have been copied under another name.
     if (manifest.dataset, manifest.version) != (layout.dataset, layout.version):
         copied = f"{manifest.dataset}@v{manifest.version}"
         raise _not_restored(
             layout,
             f"its second copy {layout.manifest_copy} is the manifest of {copied}",
         )
+    # 3. Nothing else in the store may contradict it. A seal alone proves only that the
+    # copy is a manifest as somebody wrote it.
     _check_claim(store, layout, manifest)
-    recorded = _recorded_seals(store, layout)
-    if recorded and manifest.sha256 not in recorded:
+    recorded_seals = _recorded_seals(store, layout)
+    if recorded_seals and manifest.sha256 not in recorded_seals:
         raise _not_restored(
             layout,
             f"its second copy {layout.manifest_copy} has sha256 {manifest.sha256}; expected "
-            f"{' or '.join(sorted(recorded))}, by tags or by versions made from it",
+            f"{' or '.join(sorted(recorded_seals))}, by tags or by versions made from it",
         )
     return manifest, data
 
 
 def _check_claim(store: ReadStore, layout: Layout, manifest: Manifest) -> None:
-    """Require that an intact claim is of the build of the manifest; a damaged or
-    missing claim says nothing.
+    """Require that an intact claim is of the build of the manifest.
+
+    A damaged or missing claim says nothing.
     """
     try:
         claim = Catalog(store).read_claim(layout.dataset, layout.version)
@@ -102,17 +109,20 @@ def _check_claim(store: ReadStore, layout: Layout, manifest: Manifest) -> None:
 
 
 def _recorded_seals(store: ReadStore, layout: Layout) -> set[str]:
-    """Return the seals of the version's manifest that tags and versions made from it
-    record.
+    """Return the seals of the version's manifest that other records of the store name.
+
+    These are tags, and the versions that were made from this one.
     """
     seals: set[str] = set()
     for info in store.list(tags_prefix(layout.dataset)):
         try:
+            # A damaged tag names nothing; it is reported by verification.
             stored = stored_tag(store, layout.dataset, tag_of(info.key) or "")
         except (IntegrityError, StoreError):
             continue
         if stored is not None and stored[0].version == layout.version:
             seals.add(stored[0].manifest_sha256)
+    # Every version records the seals of its parents.
     catalog = Catalog(store)
     for child_layout in catalog.committed_versions():
         try:

@@ -1,5 +1,4 @@
-"""Rebuilding of damaged units: they are built beside the version, and compared with
-what was there.
+"""Rebuilding of damaged units, beside the version, and the comparison of the result.
 
 Units are built in a store of their own, with the layout of the version; the parents of
 a mixture are read where they are. That store is a folder of this machine or, if other
@@ -57,6 +56,7 @@ then with the reference.
 _FROM_INPUTS: Final = "from its inputs"
 
 OnBytes: TypeAlias = Callable[[int], None]
+"""Function that receives the number of input bytes worked through."""
 
 
 @final
@@ -93,11 +93,12 @@ class Workshop:
         with tempfile.TemporaryDirectory(prefix="tokenlake-repair-") as folder:
             address = StoreAddress(folder)
             if version_store is not None:
-                address = StoreAddress(
-                    f"{version_store.url}/{layout.key(WORKSHOP)}", version_store.options
-                )
+                url = f"{version_store.url}/{layout.key(WORKSHOP)}"
+                address = StoreAddress(url, version_store.options)
             store = open_store(address)
-            _clear(store)  # a repair that was killed may have left files
+            # A repair that was killed may have left files. They are removed before, and
+            # not only after, so that no old result is taken for a new one.
+            _clear(store)
             try:
                 yield cls(plan, layout, address, store)
             finally:
@@ -117,6 +118,8 @@ class Workshop:
         Returns:
             Unit -> its record as it is now, or the error that kept it from being built.
         """
+        # Workers find a build by its claim and its preamble, in this store as in any
+        # other.
         publish_preamble(self.store, self.plan, self.layout)
         claim = Claim(
             dataset=self.layout.dataset,
@@ -125,22 +128,22 @@ class Workshop:
             meta={},
         )
         self.store.put_new(self.layout.claim, claim.to_bytes())
-        pool.expect(
-            len(units),
-            lambda: [
-                self._job(unit, planned, planned.engine)
-                for unit, planned in units.items()
-            ],
-        )
+
+        def make_jobs() -> list[WorkJob]:
+            jobs: list[WorkJob] = []
+            for unit, planned in units.items():
+                jobs.append(self._job(unit, planned, planned.engine))
+            return jobs
 
         def build_unit(unit: int) -> UnitRecord | TokenlakeError:
             return self._build_unit(unit, units[unit], pool, on_bytes)
 
+        # One thread waits for each worker. An interrupt ends the workers, too.
+        pool.expect(len(units), make_jobs)
         threads = max(1, min(pool.workers, len(units)))
         try:
-            return dict(
-                zip(units, in_order(build_unit, list(units), threads), strict=True)
-            )
+            results = in_order(build_unit, list(units), threads)
+            return dict(zip(units, results, strict=True))
         except BaseException:
             pool.cancel()
             raise
@@ -149,8 +152,12 @@ class Workshop:
         self, unit: int, planned: PlannedUnit, pool: Pool, on_bytes: OnBytes
     ) -> UnitRecord | TokenlakeError:
         """Build a unit; if its backend fails, with the reference."""
+        # A worker that died and a backend that gives other ids are reasons to try
+        # again. Any other error would come again.
+        engines: list[str | None] = [planned.engine]
+        engines += [REFERENCE] * (_TRIES - 1)
         last_error: TokenlakeError | None = None
-        for engine in (planned.engine, *[REFERENCE] * (_TRIES - 1)):
+        for engine in engines:
             job = self._job(unit, planned, engine)
             try:
                 answer = pool.run(job, lambda fields: on_bytes(fields.get("bytes", 0)))
@@ -163,17 +170,17 @@ class Workshop:
         return last_error
 
     def _job(self, unit: int, planned: PlannedUnit, engine: str | None) -> WorkJob:
-        """Return the job of a unit. The reference replaces a backend that is not
-        installed; the ids are the same.
+        """Return the job of a unit.
+
+        The reference replaces a backend that is not installed; the ids are the same.
         """
-        is_available = engine is not None and (
-            engine == NO_ENGINE or importlib.util.find_spec(engine) is not None
-        )
-        if engine is None or not is_available:
-            engine = REFERENCE
-        job = self.plan.job(
-            self.plan.units[planned.index], self.address, self.layout, engine
-        )
+        used_engine = REFERENCE
+        if engine == NO_ENGINE:
+            used_engine = NO_ENGINE
+        elif engine is not None and importlib.util.find_spec(engine) is not None:
+            used_engine = engine
+        planned_unit = self.plan.units[planned.index]
+        job = self.plan.job(planned_unit, self.address, self.layout, used_engine)
         # Files are named by the unit's number in the version, which may be another one
         # in the plan.
         return replace(job, unit=unit)
@@ -192,8 +199,9 @@ def other_rows(
     listed_parts: Sequence[ShardEntry],
     built: Sequence[ShardEntry],
 ) -> list[str]:
-    """Return a clause for each file of a unit whose rows came out otherwise; none if
-    all rows are the same.
+    """Return a clause for each file of a unit whose rows came out otherwise.
+
+    There are none if all rows are the same.
 
     Args:
         store: Store of the rebuilt parts.
@@ -202,6 +210,8 @@ def other_rows(
         built: Parts of the unit, as they were rebuilt.
     """
     clauses: list[str] = []
+    # Each split has files of its own. A split of only one of the two lists differs,
+    # too.
     for split in dict.fromkeys(part.split for part in (*listed_parts, *built)):
         built_parts = _parts_of(built, split)
         wanted_parts = _parts_of(listed_parts, split)
@@ -212,10 +222,10 @@ def other_rows(
                 f"split {split} came out with {built_rows} rows; expected {wanted_rows}"
             )
             continue
-        hashes = _hashes_of_pieces(
-            _row_groups(store, layout, built_parts),
-            [part.rows for part in wanted_parts],
-        )
+        # The rebuilt rows, hashed in pieces of the sizes that the manifest lists.
+        piece_rows = [part.rows for part in wanted_parts]
+        row_groups = _row_groups(store, layout, built_parts)
+        hashes = _hashes_of_pieces(row_groups, piece_rows)
         for part, logical in zip(wanted_parts, hashes, strict=True):
             if part.rows:
                 clauses += _differing_hashes(part, logical)
@@ -224,9 +234,8 @@ def other_rows(
 
 def _parts_of(parts: Sequence[ShardEntry], split: str) -> list[ShardEntry]:
     """Return the parts of a split in order."""
-    return sorted(
-        (part for part in parts if part.split == split), key=lambda part: part.part
-    )
+    parts_of_split = [part for part in parts if part.split == split]
+    return sorted(parts_of_split, key=lambda part: part.part)
 
 
 def _differing_hashes(part: ShardEntry, logical: Mapping[str, str]) -> list[str]:
@@ -244,7 +253,7 @@ def _differing_hashes(part: ShardEntry, logical: Mapping[str, str]) -> list[str]
 def _row_groups(
     store: ReadStore, layout: Layout, parts: Sequence[ShardEntry]
 ) -> Iterator[pa.Table]:
-    """Yield the row groups of parts in order."""
+    """Yield the row groups of parts in order, one at a time: parts may be large."""
     for part in parts:
         with store.open(layout.key(part.path)) as stream:
             file = pq.ParquetFile(stream, page_checksum_verification=True)
@@ -253,25 +262,25 @@ def _row_groups(
 
 
 def _hashes_of_pieces(
-    tables: Iterator[pa.Table], sizes: Sequence[int]
+    tables: Iterator[pa.Table], piece_rows: Sequence[int]
 ) -> Iterator[dict[str, str]]:
     """Yield the logical hashes of pieces of rows.
 
     Args:
         tables: Rows, in tables of any sizes.
-        sizes: Rows of each piece.
+        piece_rows: Rows of each piece.
     """
-    rest: pa.Table | None = None
-    for size in sizes:
+    table: pa.Table | None = None  # its rows that belong to no piece yet
+    for rows in piece_rows:
         hasher = LogicalHasher()
-        rows_left = size
-        while rows_left:
-            if rest is None or not rest.num_rows:
-                rest = next(tables)
-            piece = rest.slice(0, rows_left)
+        missing_rows = rows
+        while missing_rows:
+            if table is None or not table.num_rows:
+                table = next(tables)
+            piece = table.slice(0, missing_rows)
             hasher.update(piece.combine_chunks())
-            rest = rest.slice(piece.num_rows)
-            rows_left -= piece.num_rows
+            table = table.slice(piece.num_rows)
+            missing_rows -= piece.num_rows
         yield hasher.digest()
 
 
@@ -283,11 +292,10 @@ def judge(
     intact_records: Mapping[int, UnitRecord],
     files: Sequence[DamagedFile],
 ) -> None:
-    """Note for each damaged file of one unit where its good bytes are, or why there are
-    none.
+    """Note for each damaged file of one unit the place of its good bytes.
 
-    A file that came out in other bytes, with the same rows, has neither: it is for a
-    new version.
+    A file without good bytes gets the reason. A file that came out in other bytes, with
+    the same rows, gets neither: it is for a new version.
 
     Args:
         workshop: Store in which the unit was built.
@@ -297,6 +305,7 @@ def judge(
         intact_records: Unit -> ledger record, of those that are intact.
         files: Damaged files of the unit.
     """
+    # 1. The unit must have been built, with the rows that were recorded.
     if isinstance(built, TokenlakeError):
         _give_up(files, f"it could not be built again: {built}")
         return
@@ -310,6 +319,8 @@ def judge(
             f"its rows differ from the recorded ones, so nothing was changed: {clauses}",
         )
         return
+    # 2. Files with the very same bytes are good. A record is good with the backend and
+    # the writer of its time.
     built_hashes = {part.path: part.sha256 for part in built.parts}
     if built.quarantine is not None:
         built_hashes[built.quarantine.path] = built.quarantine.sha256
@@ -326,6 +337,7 @@ def judge(
 
 
 def _give_up(files: Sequence[DamagedFile], reason: str) -> None:
+    """Note a reason for which files have no good bytes."""
     for file in files:
         file.lost = reason
 
@@ -347,11 +359,14 @@ def _differences(
         before: Record of the unit in the version, if it is intact.
     """
     clauses: list[str] = []
+    # Rows are compared only if bytes differ: equal bytes have equal rows.
     listed_parts = [shard for shard in manifest.files if shard.unit == built.unit]
     wanted_bytes = {(part.path, part.sha256) for part in listed_parts}
     built_bytes = {(part.path, part.sha256) for part in built.parts}
     if wanted_bytes != built_bytes:
         clauses += other_rows(workshop, layout, listed_parts, built.parts)
+    # The bytes of bad records are not compared: another release may word the reasons
+    # otherwise.
     had_bad_records = quarantine_path(built.unit) in manifest.other_files
     has_bad_records = built.quarantine is not None
     if had_bad_records and not has_bad_records:
@@ -364,8 +379,9 @@ def _differences(
 
 
 def _as_listed(built: UnitRecord, manifest: Manifest) -> UnitRecord:
-    """Return a record with the files as the manifest lists them, which hold the same
-    rows.
+    """Return a record with the files as the manifest lists them.
+
+    They hold the same rows.
     """
     parts = tuple(shard for shard in manifest.files if shard.unit == built.unit)
     quarantine = built.quarantine

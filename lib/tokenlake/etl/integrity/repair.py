@@ -1,5 +1,4 @@
-"""Repair of a version: damaged files are found, made again, compared, and replaced as a
-whole.
+"""Repair of a version: damaged files are made again, compared, and replaced as a whole.
 
 1. The manifest is restored from its second copy if it is damaged, and the version is
    verified.
@@ -69,9 +68,10 @@ from tokenlake.runtime.store.layout import CLAIM, MANIFEST, MANIFEST_COPY, Layou
 from tokenlake.runtime.store.ledger import UnitRecord
 from tokenlake.runtime.store.manifest import Manifest
 
-_UNLISTED: Final = "unlisted"
+_UNLISTED: Final = "unlisted"  # a problem that repair leaves to garbage collection
 
 OnProgress: TypeAlias = Callable[[RepairProgress], None]
+"""Function that receives the progress of a repair."""
 
 
 def repair(
@@ -137,6 +137,8 @@ def repair(
     if config is not None:
         # A wrong one is reported at once, and not only when it is needed.
         load_config(config, overrides)
+    # The store may be given as an object, which knows its address, or as an address,
+    # whose options the workers need to open it.
     place, name = parted(where, name)
     if isinstance(place, Store):
         store = place
@@ -163,15 +165,17 @@ def repair(
 
 
 def _layout_of(catalog: Catalog, name: str) -> Layout:
-    """Return the layout of the version that a name means. Its manifest may be
-    damaged, even if a tag names it.
+    """Return the layout of the version that a name means.
+
+    The manifest may be damaged. A tag is therefore read without the version that it
+    names, which is checked on any other way.
     """
     reference = Reference.parse(name)
     if reference.tag:
-        return Layout(
-            reference.dataset, catalog.tag(reference.dataset, reference.tag).version
-        )
-    return Layout(reference.dataset, catalog.resolve(name)[1])
+        tag = catalog.tag(reference.dataset, reference.tag)
+        return Layout(reference.dataset, tag.version)
+    dataset, version = catalog.resolve(name)
+    return Layout(dataset, version)
 
 
 @final
@@ -191,6 +195,8 @@ class _Repair:
         on_progress: Function that receives progress.
         files: Files of the report, so far.
         pool: Pool of workers, once something is built.
+        _lock: Lock of the progress, which several threads report.
+        _replanned: The version, planned again, once that is needed.
     """
 
     store: Store
@@ -209,6 +215,7 @@ class _Repair:
 
     def run(self) -> RepairReport:
         """Repair everything that can be repaired, and return the report."""
+        # Temporary files of a repair that was killed.
         if not self.dry_run:
             self.store.sweep_temp(self.layout.prefix)
         # 1. The manifest, and what verification finds.
@@ -243,12 +250,8 @@ class _Repair:
             files=tuple(self.files),
             intact=tuple(intact),
             new_version=new_version,
-            unlisted=tuple(
-                problem.path for problem in problems if problem.problem == _UNLISTED
-            ),
-            problems=tuple(
-                problem for problem in problems if problem.problem != _UNLISTED
-            ),
+            unlisted=tuple(_unlisted_paths(problems)),
+            problems=tuple(_listed_problems(problems)),
         )
 
     # The small files
@@ -261,6 +264,8 @@ class _Repair:
             )
         except IntegrityError:
             manifest, data = restored_manifest(self.store, self.layout)
+        # The manifest is a sealed file, so that its damage is known already; here its
+        # bytes are looked at once more, for the replacement.
         damage = look(
             self.store,
             self.layout,
@@ -294,6 +299,7 @@ class _Repair:
 
     def _repair_claim(self, manifest: Manifest, problem: Problem) -> None:
         """Write the claim anew."""
+        # The damaged bytes tell the state of the claim, if they can be read.
         damaged_bytes = b""
         with contextlib.suppress(NotFoundError, StoreError):
             damaged_bytes = self.store.read(self.layout.claim)
@@ -315,15 +321,18 @@ class _Repair:
         records = readable_records(
             self.store, self.layout, units_of(manifest), manifest
         )
+        # 1. Copies, and files that follow from others.
         self._say("looking for copies")
         files, intact = find(
             self.store, manifest, records, damaged, lambda: self._plan(manifest)
         )
         self._put_all(files)
+        # 2. Units that have to be built, which a dry run only plans.
         remaining = [file for file in files if file.good is None]
         if not self.dry_run:
             self._rebuild(manifest, records, remaining)
             remaining = [file for file in remaining if file.good is None]
+        # 3. The files that cannot be repaired in place.
         return intact, self._finish(manifest, remaining)
 
     def _rebuild(
@@ -332,43 +341,38 @@ class _Repair:
         records: Mapping[int, UnitRecord],
         files: Sequence[DamagedFile],
     ) -> None:
-        """Build the units of damaged files again, and put the files that came out as
-        they were.
-        """
+        """Build the units of damaged files again, and put the files that are right."""
+        # Several files may be of one unit, which is built once.
         units: dict[int, PlannedUnit] = {}
         for file in files:
             if file.unit is not None and file.planned is not None:
                 units[file.unit] = file.planned
         if not units or self._replanned is None:
             return
+        # Other machines can only build in a store that they reach.
         version_store: StoreAddress | None = None
         if self.executor != "local":
             version_store = StoreAddress(self.store.url, self.address.options)
-        with Workshop.opened(
-            self._replanned.plan, self.layout, version_store
-        ) as workshop:
-            for unit, result in self._build(workshop, units).items():
-                files_of_unit = [file for file in files if file.unit == unit]
+        plan = self._replanned.plan
+        with Workshop.opened(plan, self.layout, version_store) as workshop:
+            results = self._build(workshop, units)
+            for unit, result in results.items():
+                unit_files = [file for file in files if file.unit == unit]
                 judge(
-                    workshop.store,
-                    self.layout,
-                    manifest,
-                    result,
-                    records,
-                    files_of_unit,
+                    workshop.store, self.layout, manifest, result, records, unit_files
                 )
+            # The good bytes lie in the workshop, which is cleared at its end.
             self._put_all(files)
 
     def _put_all(self, files: Sequence[DamagedFile]) -> None:
-        """Repair the files that have good bytes, here and in the versions that share
-        them.
-        """
+        """Repair the files that have good bytes, also in versions that share them."""
         self._say("writing")
         for file in files:
             if file.good is None:
                 continue
             self._put(file.damage, file.good)
             note = f"from {file.damage.version}: {file.path}"
+            # The file is right now, and the source for the other versions.
             for other in file.shared:
                 self._put(other, Good("copied", note, key=file.damage.key))
 
@@ -380,6 +384,8 @@ class _Repair:
         Returns:
             Number of the new version.
         """
+        # Files in three groups: planned by a dry run, lost, and right but for their
+        # bytes.
         lost: list[DamagedFile] = []
         changed: list[DamagedFile] = []  # the same rows, in other bytes
         for file in remaining:
@@ -393,19 +399,22 @@ class _Repair:
             self._report(file, "not repaired", file.lost)
         if not changed:
             return None
+
+        # A new version has all units, so that no file may be lost, and it is the same
+        # build only if no input has changed.
         if lost:
             self._report_without_new_version(changed, "all other files to be repaired")
             return None
-        if (
-            self._replanned is None
-            or self._replanned.plan.fingerprint != manifest.fingerprint
-        ):
+        replanned = self._replanned
+        if replanned is None or replanned.plan.fingerprint != manifest.fingerprint:
             self._report_without_new_version(changed, "all inputs to be unchanged")
             return None
-        version = None
+        version: int | None = None
         if not self.dry_run:
-            version = self._commit_new_version(manifest, self._replanned)
-        note = f"the same rows in other bytes, written by another release: v{version or 'N'}"
+            version = self._commit_new_version(manifest, replanned)
+        # A dry run does not know the number of the version.
+        version_number = version or "N"
+        note = f"the same rows in other bytes, written by another release: v{version_number}"
         for file in changed:
             self._report(file, "new version", note)
         return version
@@ -413,34 +422,39 @@ class _Repair:
     def _report_without_new_version(
         self, files: Sequence[DamagedFile], condition: str
     ) -> None:
+        """Report files whose rows are right, and that no new version can have."""
         note = f"its bytes differ, and a new version requires {condition}"
         for file in files:
             self._report(file, "not repaired", note)
 
     def _commit_new_version(self, manifest: Manifest, replanned: Replanned) -> int:
-        """Commit the same build once more, beside the damaged version, and return its
-        number.
+        """Commit the same build beside the damaged version, and return its number.
 
         Committed bytes are those of their manifest, or damaged; they never change.
         Units with other bytes and the same rows therefore become a version of their
         own, which takes over the intact units. A repair that was killed may have
         committed this version already.
         """
+        # A later version of the same build that is intact is the result of an earlier
+        # repair. One that is damaged is passed over: its number is taken.
         catalog = Catalog(self.store)
         dataset = self.layout.dataset
-        after = self.layout.version
+        last_version = self.layout.version
         for info in catalog.versions(dataset):
-            if info.version <= after or not info.committed:
+            if info.version <= last_version or not info.committed:
                 continue
-            if (
-                catalog.manifest(dataset, info.version).fingerprint
-                == manifest.fingerprint
-            ):
-                if verify(self.store, dataset, info.version).ok:
-                    return info.version
-                after = info.version
+            later_manifest = catalog.manifest(dataset, info.version)
+            if later_manifest.fingerprint != manifest.fingerprint:
+                continue
+            if verify(self.store, dataset, info.version).ok:
+                return info.version
+            last_version = info.version
+
         session = BuildSession.open(
-            replanned.config, on_event=self._on_event, plan=replanned.plan, after=after
+            replanned.config,
+            on_event=self._on_event,
+            plan=replanned.plan,
+            after=last_version,
         )
         run_pending(session, self._workers(), on_event=self._on_event)
         session.commit()
@@ -466,13 +480,15 @@ class _Repair:
         self, workshop: Workshop, units: Mapping[int, PlannedUnit]
     ) -> dict[int, UnitRecord | TokenlakeError]:
         """Build units and report progress."""
+        # Progress counts the input bytes of all units, whose workers report from
+        # several threads.
         total = sum(workshop.plan.units[unit.index].bytes for unit in units.values())
         done = 0
 
-        def on_bytes(count: int) -> None:
+        def on_bytes(byte_count: int) -> None:
             nonlocal done
             with self._lock:
-                done += count
+                done += byte_count
                 self._say("rebuilding", done, total)
 
         self._say("rebuilding", 0, total)
@@ -484,9 +500,7 @@ class _Repair:
         return workshop.build(units, self._workers(), on_bytes)
 
     def _workers(self) -> Pool:
-        """Return the pool of workers. None is started before something is to be
-        built.
-        """
+        """Return the pool of workers, which is started when something is to be built."""
         if self.pool is None:
             ray = RayConfig()
             if self._replanned is not None:
@@ -497,7 +511,11 @@ class _Repair:
     # Writing and reporting
 
     def _put(self, damage: Damage, good: Good) -> None:
-        """Replace a damaged file, and report it."""
+        """Replace a damaged file, and report it.
+
+        In a dry run it is only reported. An obstacle, such as a folder in the place of
+        a file, is for a person to remove.
+        """
         if damage.obstacle:
             self._note(damage, "not repaired", damage.obstacle)
             return
@@ -508,6 +526,7 @@ class _Repair:
     def _report(self, file: DamagedFile, outcome: How, note: str) -> None:
         """Report on a file, and on the versions that share it."""
         self._note(file.damage, outcome, note)
+        # A shared file is repaired with this one only by the same bytes.
         version = file.damage.version
         for other in file.shared:
             if outcome == "rebuilt":
@@ -520,11 +539,14 @@ class _Repair:
                 )
 
     def _note(self, damage: Damage, outcome: How, note: str) -> None:
+        """Add a file to the report."""
         self.files.append(
             RepairedFile(damage.version, damage.path, damage.word, outcome, note)
         )
 
     def _verify(self) -> tuple[Problem, ...]:
+        """Verify the version, and return its problems."""
+
         def on_progress(progress: VerifyProgress) -> None:
             self._say("verifying", progress.bytes, progress.bytes_total)
 
@@ -542,5 +564,20 @@ class _Repair:
             self._say("planning", event.bytes, event.all_bytes)
 
     def _say(self, doing: str, done: int = 0, total: int = 0) -> None:
+        """Report a step, with the bytes that are done and those of all of it."""
         if self.on_progress is not None:
             self.on_progress(RepairProgress(doing, done, total))
+
+
+def _unlisted_paths(problems: Sequence[Problem]) -> list[str]:
+    """Return the paths of files that no manifest names."""
+    paths: list[str] = []
+    for problem in problems:
+        if problem.problem == _UNLISTED:
+            paths.append(problem.path)
+    return paths
+
+
+def _listed_problems(problems: Sequence[Problem]) -> list[Problem]:
+    """Return the problems that are not about files that no manifest names."""
+    return [problem for problem in problems if problem.problem != _UNLISTED]

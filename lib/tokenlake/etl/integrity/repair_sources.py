@@ -1,5 +1,4 @@
-"""Sources of good bytes for damaged files, cheapest first, and how the bytes get into
-their place.
+"""Sources of good bytes for damaged files, cheapest first.
 
 1. Versions share files: a unit that an older version built is linked, not built again.
    The same bytes in another version are the quickest source, and damage to one version
@@ -36,9 +35,9 @@ from tokenlake.runtime.store.ledger import FileEntry, UnitRecord
 from tokenlake.runtime.store.manifest import Manifest
 
 MakePlan: TypeAlias = Callable[[], Plan]
+"""Function that plans the version again."""
 
-_SHOWN: Final = 5
-"""Number of differences that a message names."""
+_SHOWN_DIFFERENCES: Final = 5  # that a message names
 
 
 @final
@@ -69,6 +68,8 @@ class Good:
             StoreError: The bytes cannot be read, or cannot be written.
             IntegrityError: The bytes are not good.
         """
+        # Bytes of a workshop are in another store, so that they are copied; those of
+        # this store are linked, without a copy.
         if self.workshop is not None:
             self._put_from_workshop(self.workshop, store, damage)
         elif self.key:
@@ -87,7 +88,9 @@ class Good:
     def _put_from_workshop(
         self, workshop: ReadStore, store: Store, damage: Damage
     ) -> None:
+        """Fetch the bytes into a temporary file of the store, and swap it in."""
         temp = store.temp(damage.layout.prefix)
+        # The store makes an empty file, and a download does not overwrite.
         try:
             temp.unlink()
             workshop.download(self.key, temp)
@@ -120,8 +123,7 @@ class PlannedUnit:
 @final
 @dataclass(slots=True)
 class DamagedFile:
-    """A damaged file of the version that is repaired, and what is known about its good
-    bytes so far.
+    """A damaged file, and what is known about its good bytes so far.
 
     Attributes:
         damage: Damage.
@@ -146,9 +148,9 @@ class DamagedFile:
 
     def is_data(self, data: bytes | None) -> bool:
         """Return True if `data` is the content that the file should have."""
-        return (
-            data is not None and hashlib.sha256(data).hexdigest() == self.damage.sha256
-        )
+        if data is None:
+            return False
+        return hashlib.sha256(data).hexdigest() == self.damage.sha256
 
 
 def find(
@@ -158,8 +160,7 @@ def find(
     damages: Sequence[Damage],
     make_plan: MakePlan,
 ) -> tuple[list[DamagedFile], list[str]]:
-    """Find the good bytes of damaged files, or the units that have to be built for
-    them.
+    """Find the good bytes of damaged files, or the units that must be built for them.
 
     Args:
         store: Store of the version.
@@ -173,12 +174,14 @@ def find(
     Returns:
         The files, and the places in other versions that hold the same bytes undamaged.
     """
+    # The manifests of all versions are read once, for all damaged files together.
     files = [DamagedFile(damage, unit_of(manifest, damage.path)) for damage in damages]
-    places = _places_by_hash(store, {damage.sha256 for damage in damages})
+    places_by_hash = _places_by_hash(store, {damage.sha256 for damage in damages})
     intact: list[str] = []
     remaining: list[DamagedFile] = []
     for file in files:
-        intact += _look_elsewhere(store, file, places[file.damage.sha256])
+        intact += _look_elsewhere(store, file, places_by_hash[file.damage.sha256])
+        # A file that cannot be replaced needs no source.
         if file.damage.obstacle:
             file.lost = file.damage.obstacle
             file.good = None
@@ -195,8 +198,9 @@ def find(
 def _places_by_hash(
     store: ReadStore, hashes: set[str]
 ) -> dict[str, list[tuple[Layout, str]]]:
-    """Return sha256 -> version and path of every file that should have it, by the
-    manifests of all versions.
+    """Return sha256 -> version and path of every file that should have it.
+
+    The manifests of all versions say which these are.
     """
     places: dict[str, list[tuple[Layout, str]]] = {sha256: [] for sha256 in hashes}
     for layout, manifest in manifests(store):
@@ -209,24 +213,28 @@ def _places_by_hash(
 def _look_elsewhere(
     store: ReadStore, file: DamagedFile, places: Sequence[tuple[Layout, str]]
 ) -> list[str]:
-    """Look at the files that should have the same bytes; return those of other
-    versions that are intact.
+    """Look at the files that should have the same bytes.
+
+    Returns:
+        Places in other versions that are intact.
     """
     intact: list[str] = []
     for layout, path in places:
+        # The damaged file itself is one of the places.
         if (layout, path) == (file.damage.layout, file.path):
             continue
         is_other_version = layout != file.damage.layout
         damage = look(store, layout, path, file.damage.sha256)
+        # A file of another version that is damaged, too, is repaired with this one.
         if damage is not None:
             if is_other_version:
                 file.shared.append(damage)
             continue
-        name = f"{layout.dataset}@v{layout.version}: {path}"
+        place_name = f"{layout.dataset}@v{layout.version}: {path}"
         if file.good is None:
-            file.good = Good("copied", f"from {name}", key=layout.key(path))
+            file.good = Good("copied", f"from {place_name}", key=layout.key(path))
         if is_other_version:
-            intact.append(name)
+            intact.append(place_name)
     return intact
 
 
@@ -239,9 +247,7 @@ def manifests(store: ReadStore) -> Iterator[tuple[Layout, Manifest]]:
 
 
 def _derived(store: ReadStore, manifest: Manifest, file: DamagedFile) -> Good | None:
-    """Return bytes that follow from the manifest, or from the ledger of another
-    version.
-    """
+    """Return bytes that follow from the manifest, or from another version's ledger."""
     data = rendered(manifest, file.path)
     if data is not None and file.is_data(data):
         return Good("rendered", "from the manifest", data=data)
@@ -254,17 +260,21 @@ def _derived(store: ReadStore, manifest: Manifest, file: DamagedFile) -> Good | 
 def _derived_record(
     store: ReadStore, manifest: Manifest, file: DamagedFile, unit: int
 ) -> Good | None:
-    """Return the ledger record of a unit of another version that holds the same
-    files, with the number of this one.
+    """Return the ledger record of another version's unit that has the same files.
+
+    It gets the number of this unit.
     """
+    # A unit without shards leaves no trace by which it could be found.
     shard_hashes = {shard.sha256 for shard in manifest.files if shard.unit == unit}
     if not shard_hashes:
         return None
     for layout, other in manifests(store):
-        candidates = dict.fromkeys(
-            shard.unit for shard in other.files if shard.sha256 in shard_hashes
-        )
+        candidates: dict[int, None] = {}
+        for shard in other.files:
+            if shard.sha256 in shard_hashes:
+                candidates[shard.unit] = None
         for candidate in candidates:
+            # A damaged record, or one that differs in its account, is passed over.
             with contextlib.suppress(IntegrityError, StoreError):
                 record = renamed_record(read_record(store, layout, candidate), unit)
                 data = record.to_bytes()
@@ -281,8 +291,9 @@ def _plan(
     files: Sequence[DamagedFile],
     make_plan: MakePlan,
 ) -> None:
-    """Plan the version again, and note for each file its bytes, its unit in the
-    plan, or why it is lost.
+    """Plan the version again, and note the result for each file.
+
+    The result is its bytes, its unit in the plan, or the reason why it is lost.
     """
     try:
         plan = make_plan()
@@ -291,6 +302,7 @@ def _plan(
         for file in files:
             file.lost = str(error)
         return
+    # A file of a unit is built again; a file of the version follows from the plan.
     for file in files:
         if file.unit is not None:
             record = records.get(file.unit)
@@ -321,6 +333,8 @@ def _planned_unit(
             if planned.fingerprint == record.fingerprint:
                 return PlannedUnit(planned.index, record.engine)
         return None
+    # Without a record only the numbers are left, which are right if the plan is the
+    # same.
     if plan.fingerprint == manifest.fingerprint and unit < len(plan.units):
         return PlannedUnit(unit, None)
     return None
@@ -334,12 +348,15 @@ def _why_not(plan: Plan, manifest: Manifest, record: UnitRecord | None) -> str:
         manifest: Manifest of the version.
         record: Record of the unit; None if it is damaged too.
     """
+    # 1. Inputs that have changed or are gone. Of a known unit, only its own inputs
+    # matter.
     wanted_inputs = manifest.inputs
     if record is not None:
         wanted_inputs = tuple(entry.file for entry in record.inputs)
     changed_inputs = input_changes(wanted_inputs, plan.inputs)
     if changed_inputs:
         return "its inputs have changed: " + "; ".join(changed_inputs)
+    # 2. Inputs that were added move the units, whose fingerprints only the record has.
     if record is None:
         added_inputs = input_changes(manifest.inputs, plan.inputs, added=True)
         if added_inputs:
@@ -348,18 +365,16 @@ def _why_not(plan: Plan, manifest: Manifest, record: UnitRecord | None) -> str:
                 + "; ".join(added_inputs)
             )
     known_parents = lineage(plan.parents)
-    other_parents = [
-        parent for parent in manifest.parents if parent not in known_parents
-    ]
-    changes = changes_between("", manifest.config, dict(plan.config))
-    differences = [
-        *(
-            f"its parent {parent.dataset}@v{parent.version} is another one"
-            for parent in other_parents
-        ),
-        *(f"{change.key} is {change.b!r}; expected {change.a!r}" for change in changes),
-    ]
-    shown = "; ".join(differences[:_SHOWN])
+    differences: list[str] = []
+    for parent in manifest.parents:
+        if parent not in known_parents:
+            name = f"{parent.dataset}@v{parent.version}"
+            differences.append(f"its parent {name} is another one")
+    for change in changes_between("", manifest.config, dict(plan.config)):
+        differences.append(f"{change.key} is {change.b!r}; expected {change.a!r}")
+    shown = "; ".join(differences[:_SHOWN_DIFFERENCES])
+    # The identity has more than the configuration: tokenizers, lists of files and the
+    # code of functions.
     if not shown:
         shown = (
             "other units, another tokenizer, other files to exclude or other functions"
@@ -368,14 +383,14 @@ def _why_not(plan: Plan, manifest: Manifest, record: UnitRecord | None) -> str:
 
 
 def rendered(manifest: Manifest, path: str) -> bytes | None:
-    """Return the bytes that this release writes for a file that follows from the
-    manifest; None for any other file.
+    """Return the bytes of a file that follows from the manifest; None for other files.
+
+    They are those of this release, which may differ from the recorded ones.
     """
     if path == CARD:
         # The card was written when the manifest did not list it yet.
-        other_files = {
-            name: entry for name, entry in manifest.other_files.items() if name != CARD
-        }
+        other_files = dict(manifest.other_files)
+        other_files.pop(CARD, None)
         return render_card(replace(manifest, other_files=other_files)).encode()
     if path == CONFIG:
         return config_yaml(manifest.config)
@@ -402,13 +417,15 @@ def claim_bytes(manifest: Manifest, damaged: bytes) -> bytes:
 
 
 def common(form: bytes, damaged: bytes) -> int:
-    """Return the number of bytes that two texts have in common at their beginnings
-    and at their ends.
+    """Return the number of equal bytes at the beginnings and at the ends of two texts.
+
+    Example: ``abcXef`` and ``abcYYef`` have 3 + 2 = 5 in common.
     """
     return _common_prefix(form, damaged) + _common_prefix(form[::-1], damaged[::-1])
 
 
 def _common_prefix(first: bytes, second: bytes) -> int:
+    """Return the number of equal bytes at the beginnings of two texts."""
     for index, (byte, other_byte) in enumerate(zip(first, second, strict=False)):
         if byte != other_byte:
             return index

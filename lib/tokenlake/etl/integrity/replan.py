@@ -1,4 +1,9 @@
-"""Planning a version again from its configuration, with its inputs as they are now."""
+"""Planning of a version once more, from its configuration and its inputs as they are.
+
+The plan of a repair must be that of the build. It takes the size of units and the
+choice of files from the manifest, and the versions of parents by their numbers: files
+and versions that were added since are left out.
+"""
 
 from __future__ import annotations
 
@@ -71,6 +76,8 @@ def replan(
         ConfigError: There is no configuration of the version.
         SourceError, TokenizerError: An input or a tokenizer cannot be read.
     """
+    # The build of the configuration that made this dataset, with the store that is
+    # repaired.
     loaded = _loaded_config(store, manifest, config, overrides)
     step = step_of(loaded, manifest.dataset, manifest.parents)
     # Storage options of a record are not used: they could send this machine's
@@ -81,6 +88,8 @@ def replan(
     save = step.save.model_copy(
         update={"output_dir": address.url, "storage_options": options}
     )
+    # Parents are named with their versions, and the manifest decides about all that a
+    # first build would choose.
     changes = {
         "name": manifest.dataset,
         "save": save,
@@ -97,9 +106,7 @@ def _loaded_config(
     config: Configuration | None,
     overrides: Sequence[str],
 ) -> PipelineConfig:
-    """Return the user's configuration, or else the one that the store keeps of the
-    version's newest run.
-    """
+    """Return the user's configuration, or that of the version's newest run."""
     if config is not None:
         return load_config(config, overrides)
     layout = Layout(manifest.dataset, manifest.version)
@@ -122,18 +129,18 @@ def _with_versions(
     A configuration may name the newest version of a stored dataset, which is another
     one by now.
     """
-    named = {dataset.dataset for dataset in config.datasets}
-    reference_of: dict[str, str] = {}
+    # An exact reference in the configuration is kept as it is.
+    configured_references = {dataset.dataset for dataset in config.datasets}
+    reference_by_dataset: dict[str, str] = {}
     for parent in parents:
         reference = f"{parent.dataset}@v{parent.version}"
-        if reference not in named:
-            reference_of[parent.dataset] = reference
+        if reference not in configured_references:
+            reference_by_dataset[parent.dataset] = reference
     datasets: list[Any] = []
     for dataset in config.datasets:
-        if dataset.dataset in reference_of:
-            dataset = dataset.model_copy(
-                update={"dataset": reference_of[dataset.dataset]}
-            )
+        if dataset.dataset in reference_by_dataset:
+            reference = reference_by_dataset[dataset.dataset]
+            dataset = dataset.model_copy(update={"dataset": reference})
         datasets.append(dataset)
     return tuple(datasets)
 
@@ -141,8 +148,10 @@ def _with_versions(
 def step_of(
     config: PipelineConfig, dataset: str, parents: Sequence[Parent]
 ) -> PipelineConfig:
-    """Return the one build of a configuration that made a dataset: a mixture of text is
-    several builds.
+    """Return the one build of a configuration that made a dataset.
+
+    A mixture of text is several builds: one for the tokens of each source, and the last
+    one for the mixture.
 
     Args:
         config: Configuration.
@@ -158,25 +167,28 @@ def step_of(
     for step in steps.values():
         if step.name == dataset:
             return step
-    # The last build reads the tokens of all sources.
-    stored: dict[str, str] = {}
+    # The last build reads the tokens of all sources. They are those of the version's
+    # parents.
+    tokens_by_source: dict[str, str] = {}
     for source, step in steps.items():
         parent = _tokens_of(source, step.name or "", parents)
         if parent is not None:
-            stored[source] = f"{parent.dataset}@v{parent.version}"
-    if len(stored) < len(steps):
-        made = ", ".join(
-            [*(step.name or "" for step in steps.values()), config.name or ""]
-        )
+            tokens_by_source[source] = f"{parent.dataset}@v{parent.version}"
+    if len(tokens_by_source) < len(steps):
+        built_names = [step.name or "" for step in steps.values()]
+        built_names.append(config.name or "")
         raise ConfigError(
-            f"the configuration makes {made}, and {dataset} was made from none of these. Give its own with --config"
+            f"the configuration makes {', '.join(built_names)}, and {dataset} was made from none of these. "
+            "Give its own with --config"
         )
-    return last_step(config, stored)
+    return last_step(config, tokens_by_source)
 
 
 def _tokens_of(source: str, name: str, parents: Sequence[Parent]) -> Parent | None:
-    """Return the parent with the tokens of a source: under the configuration's name,
-    or under another one.
+    """Return the parent with the tokens of a source.
+
+    It has the name that the configuration gives it, or another one: the dataset may
+    have been renamed in the configuration since.
     """
     for parent in parents:
         if parent.dataset == name:

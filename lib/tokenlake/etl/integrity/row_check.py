@@ -1,5 +1,11 @@
-"""Checks of the rows of a shard: nulls, ids, segment lengths, masks and provenance,
-with counts and logical hashes.
+"""Checks of the rows of a shard: nulls, ids, segment lengths, masks and provenance.
+
+They also count tokens and documents, and hash the columns. Checks are vectorised over
+the rows of a table: a list column is an array of all values and the lengths of its
+rows, and sums over rows are differences of running sums at the rows' ends.
+
+Example: rows of lengths 2 and 3 have the offsets 0, 2 and 5. Of the values ``a`` the sum
+of a row is ``S[end] - S[begin]``, where ``S[k]`` is the sum of the first ``k`` values.
 """
 
 from __future__ import annotations
@@ -31,17 +37,18 @@ Fault: TypeAlias = tuple[str, str, str]
 """
 
 _Bools: TypeAlias = npt.NDArray[np.bool_]
+
 _PartIds: TypeAlias = dict[tuple[Part, ...], tuple[Int64s, Int64s]]
-"""Parts of a preference -> lengths of the rows of the column with their ids, and
-these ids.
+"""Parts of a preference -> lengths of the rows of the column with their ids, and these
+ids.
 """
 
+# Content of a column of preferences -> its relation to the ids.
 _LAWS: Final = {
     "ids": "the ids of the prompt, then the answer's",
     "mask": "a 1 for each id",
     "labels": f"{IGNORED} for each id of the prompt, then the answer's ids",
 }
-"""Content of a column of preferences -> its relation to the ids."""
 
 
 @final
@@ -71,9 +78,8 @@ class RowRules:
     def of(cls, manifest: Manifest) -> Self:
         """Return the rules that a manifest states."""
         kept_fields = manifest.config.get("build", {}).get("kept", ())
-        file_ids = np.array(
-            [entry.file_id for entry in manifest.inputs], dtype=np.int64
-        )
+        input_ids = [entry.file_id for entry in manifest.inputs]
+        file_ids = np.array(input_ids, dtype=np.int64)
         return cls(
             width=manifest.width,
             kept=frozenset(name for name, _ in kept_fields),
@@ -120,10 +126,12 @@ class RowCheck:
             table: Rows, columns as stored. Columns of packed rows that have one length
                 may be left out, and hashed apart: nothing follows from them.
         """
+        # Only kept fields may be null. Other checks read values without a mask, so that
+        # they are left out for a table with nulls.
         columns_with_nulls: list[str] = []
-        for name, column in zip(table.schema.names, table.columns, strict=True):
-            if name not in self.rules.kept and _has_nulls(column):
-                columns_with_nulls.append(name)
+        for column_name, column in zip(table.schema.names, table.columns, strict=True):
+            if column_name not in self.rules.kept and _has_nulls(column):
+                columns_with_nulls.append(column_name)
         if columns_with_nulls:
             self._add_fault(
                 "nulls",
@@ -144,12 +152,14 @@ class RowCheck:
     def _check_ids(self, table: pa.Table) -> None:
         """Check that ids are those of the tokenizer."""
         limit = self.rules.id_limit
-        for name in self.rules.id_columns:
-            if name in table.schema.names:
-                ids = values(cast("Any", table[name].combine_chunks()).flatten())
+        for column_name in self.rules.id_columns:
+            if column_name in table.schema.names:
+                # The loader gives ids to a model, where one that is too large reads
+                # past the embedding, or fails there.
+                ids = values(cast("Any", table[column_name].combine_chunks()).flatten())
                 is_unknown = (ids < 0) | (ids >= limit)
                 self._require_values(
-                    name, f"ids 0 to {limit - 1} of the tokenizer", is_unknown
+                    column_name, f"ids 0 to {limit - 1} of the tokenizer", is_unknown
                 )
 
     def _check_packed(self, table: pa.Table) -> None:
@@ -157,7 +167,8 @@ class RowCheck:
         width = self.rules.width
         segment_counts, segment_lengths = _list_column(table, "segment_lengths")
         document_counts, documents = _list_column(table, "documents")
-        # 1. Segments.
+        # 1. Segments: each row has some, none of them is empty, and together they fit
+        #    into the row.
         row_offsets = offsets_of(segment_counts)
         row_tokens = np.diff(offsets_of(segment_lengths)[row_offsets])
         empty_segments = np.diff(offsets_of(segment_lengths < 1)[row_offsets])
@@ -170,15 +181,16 @@ class RowCheck:
         self._require_rows(
             "segment lengths", "pieces of at least one id", empty_segments > 0
         )
-        # 2. Documents.
+        # 2. Provenance: one document for each segment. A document counts where its
+        #    first segment is, which begins at its token 0.
         has_other_count = segment_counts != document_counts
         self._require_rows(
             "provenance", "a document for every segment", has_other_count
         )
         start = values(documents.field("start"))
-        self._check_provenance(
-            values(documents.field("file")), values(documents.field("position"))
-        )
+        file = values(documents.field("file"))
+        position = values(documents.field("position"))
+        self._check_provenance(file, position)
         self._require_values("provenance", "start >= 0", start < 0)
         self.tokens += int(row_tokens.sum())
         self.documents += int(np.count_nonzero(start == 0))
@@ -193,6 +205,7 @@ class RowCheck:
             self._require_rows(
                 "loss_mask", "a bit for every id", loss_lengths != lengths
             )
+        # Rows with padding have a mask, which says how many of their ids are tokens.
         self.documents += table.num_rows
         if "attention_mask" in table.schema.names:
             self._check_attention_mask(table, lengths)
@@ -200,8 +213,7 @@ class RowCheck:
             self.tokens += int(lengths.sum())
 
     def _check_attention_mask(self, table: pa.Table, lengths: Int64s) -> None:
-        """Check that masks are 1 for ids and 0 for padding, which is at one end of the
-        row.
+        """Check that masks are 1 for ids and 0 for padding, at one end of the row.
 
         Args:
             table: Rows.
@@ -229,16 +241,18 @@ class RowCheck:
         )
 
     def _check_preferences(self, table: pa.Table) -> None:
-        """Check preferences: ids of prompt and answers, and the columns that follow
-        from them.
+        """Check preferences: ids of prompt and answers, and the columns made of them.
 
         Each part counts once, in the column that holds it last.
         """
+        # 1. The columns with ids, by their parts.
         columns = self.rules.columns
         ids: _PartIds = {}
         for column in columns:
             if column.holds == "ids":
                 ids[column.parts] = _list_column(table, column.name)
+        # 2. The ids of each part. A column of a prompt and an answer begins with the
+        # ids of the prompt, which are subtracted.
         for parts, (lengths, _) in ids.items():
             own_lengths = lengths
             if len(parts) > 1:  # the column begins with the ids of the parts before
@@ -248,6 +262,7 @@ class RowCheck:
                 "ids", f"at least one id of the {last_part}", own_lengths < 1
             )
             self.tokens += int(own_lengths.sum())
+        # 3. Masks and labels follow from the ids.
         for column in columns:
             if column.holds in _LAWS:
                 lengths, column_values = _list_column(table, column.name)
@@ -257,40 +272,41 @@ class RowCheck:
         self.documents += table.num_rows
 
     def _check_provenance_columns(self, table: pa.Table) -> None:
+        """Check the provenance of rows that are one document each."""
         file = values(table["file"].combine_chunks())
         position = values(table["position"].combine_chunks())
         self._check_provenance(file, position)
 
     def _check_provenance(self, file: Int64s, position: Int64s) -> None:
+        """Check that files are inputs of the manifest, and that positions can be."""
         is_unknown = ~np.isin(file, self.rules.file_ids)
         self._require_values("provenance", "files of the manifest's inputs", is_unknown)
         self._require_values("provenance", "position >= 0", position < 0)
 
     def _require_rows(self, problem: str, expected: str, is_wrong: _Bools) -> None:
-        """Add a fault if a row is wrong, bool[n]."""
+        """Add a fault if a row is wrong, bool[n]; it names the first one."""
         if is_wrong.any():
-            first = self.rows + int(np.argmax(is_wrong))
-            count = np.count_nonzero(is_wrong)
-            self._add_fault(
-                problem, expected, f"{count} rows, the first of them row {first}"
-            )
+            first_row = self.rows + int(np.argmax(is_wrong))
+            wrong_rows = np.count_nonzero(is_wrong)
+            got = f"{wrong_rows} rows, the first of them row {first_row}"
+            self._add_fault(problem, expected, got)
 
     def _require_values(self, problem: str, expected: str, is_wrong: _Bools) -> None:
         """Add a fault if a value is wrong, bool[values]."""
         if is_wrong.any():
-            count = np.count_nonzero(is_wrong)
-            got = f"{count} of {len(is_wrong)} pieces, from row {self.rows} on"
+            wrong_values = np.count_nonzero(is_wrong)
+            got = f"{wrong_values} of {len(is_wrong)} pieces, from row {self.rows} on"
             self._add_fault(problem, expected, got)
 
     def _add_fault(self, problem: str, expected: str, got: str) -> None:
+        """Add a fault, unless there is one of its kind: a shard may have millions."""
         self.faults.setdefault(f"{problem}: {expected}", (problem, expected, got))
 
 
 def _differs_from_ids(
     column: TrainerColumn, ids: _PartIds, lengths: Int64s, column_values: Int64s
 ) -> _Bools:
-    """Return True for the rows in which a column does not follow from the ids of its
-    parts, bool[n].
+    """Return True for the rows that do not follow from the ids of their parts, bool[n].
 
     Args:
         column: Column.
@@ -298,17 +314,20 @@ def _differs_from_ids(
         lengths: Lengths of the column's rows, int64[n].
         column_values: Values of all rows.
     """
+    # Rows of another length than their ids are wrong as a whole.
     id_lengths, column_ids = ids[column.parts]
     if (lengths != id_lengths).any():
         return lengths != id_lengths
     # 1. Values that belong to the parts before the last one, and the ids of these
-    #    parts.
+    #    parts. A column of one part has none.
     no_parts = (np.zeros(len(lengths), np.int64), column_ids[:0])
     lengths_before, ids_before = ids.get(column.parts[:-1], no_parts)
-    begins = np.cumsum(lengths) - lengths
-    place_in_row = np.arange(len(column_values)) - np.repeat(begins, lengths)
+    row_begins = np.cumsum(lengths) - lengths
+    value_indices = np.arange(len(column_values))
+    place_in_row = value_indices - np.repeat(row_begins, lengths)
     is_before = place_in_row < np.repeat(lengths_before, lengths)
-    # 2. Wrong values.
+    # 2. Wrong values. The ids of an answer are compared with nothing: they are the
+    #    source of the other columns.
     if column.holds == "mask":
         is_wrong = column_values != 1
     elif column.holds == "labels":
@@ -318,32 +337,35 @@ def _differs_from_ids(
         if int(is_before.sum()) == len(ids_before):
             is_wrong[is_before] = column_values[is_before] != ids_before
     # 3. Rows with wrong values.
-    row_offsets = np.concatenate((begins, [len(column_values)]))
+    row_offsets = np.concatenate((row_begins, [len(column_values)]))
     return np.diff(offsets_of(is_wrong)[row_offsets]) > 0
 
 
 def _list_column(table: pa.Table, name: str) -> tuple[Int64s, Any]:
-    """Return the lengths of a list column's rows (int64[n]), and its values:
-    numbers, or a struct array.
+    """Return the lengths of a list column's rows, int64[n], and its values.
+
+    The values are numbers, or a struct array.
     """
     column: Any = table[name].combine_chunks()
     lengths = np.diff(values(column.offsets)).astype(np.int64)
-    flat = column.flatten()
-    if pa.types.is_struct(flat.type):
-        return lengths, flat
-    return lengths, values(flat)
+    flat_values = column.flatten()
+    if pa.types.is_struct(flat_values.type):
+        return lengths, flat_values
+    return lengths, values(flat_values)
 
 
 def _has_nulls(column: Any) -> bool:
     """Return True if an array, or anything nested in it, holds a null."""
+    # A table has chunked columns, a struct has arrays.
     for chunk in getattr(column, "chunks", [column]):
         if chunk.null_count > 0:
             return True
         children: list[Any] = []
         if pa.types.is_struct(chunk.type):
-            children = [chunk.field(index) for index in range(chunk.type.num_fields)]
+            for index in range(chunk.type.num_fields):
+                children.append(chunk.field(index))
         elif is_list(chunk.type):
-            children = [chunk.flatten()]
-        if any(map(_has_nulls, children)):
+            children.append(chunk.flatten())
+        if any(_has_nulls(child) for child in children):
             return True
     return False

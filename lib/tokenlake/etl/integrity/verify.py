@@ -1,5 +1,4 @@
-"""Verification of a version: every byte against the manifest, and the manifest against
-itself and the ledger.
+"""Verification of a version: its bytes against the manifest, and the manifest itself.
 
 1. The manifest is read (seal and shape). One that is damaged ends the verification.
 2. The ledger is read; records that match the manifest are verified by that.
@@ -103,6 +102,7 @@ def verify(
     layout = Layout(dataset, version)
     try:
         manifest = catalog.manifest(dataset, version)
+    # A version without a manifest does not exist, which is no damage.
     except NotFoundError:
         raise
     except (IntegrityError, StoreError) as error:
@@ -118,8 +118,9 @@ def verify(
 
 
 def named_version(catalog: Catalog, name: str) -> tuple[str, int]:
-    """Return the dataset and the version that ``NAME``, ``NAME@v3`` or ``NAME@TAG``
-    means.
+    """Return the dataset and the version that a name means.
+
+    A name is ``NAME``, ``NAME@v3`` or ``NAME@TAG``.
     """
     reference = Reference.parse(name)
     if reference.version is None:
@@ -155,6 +156,7 @@ class _Verification:
 
     def run(self, on_progress: OnProgress | None) -> VerifyReport:
         """Check everything and return the report."""
+        # 1. The ledger. Records with the listed bytes are verified by reading them.
         ledger = read_ledger(
             self.store, self.layout, self.manifest, threads=self.threads, stop=self.stop
         )
@@ -163,8 +165,10 @@ class _Verification:
         # from the Hub, or copied.
         is_copied = not exists(self.store, self.layout.claim)
         expected = self._expected_files(ledger, is_copied=is_copied)
+        # 2. Everything that is small.
         self._check_records(expected, is_copied=is_copied)
 
+        # 3. All other files. Progress counts the ledger's files as done.
         progress = ByteProgress(self._work(expected), self.stop, on_progress)
         intact = sorted(expected.keys() & ledger.intact_paths)
         for path in intact:
@@ -173,6 +177,7 @@ class _Verification:
         unread = sorted(expected.keys() - ledger.intact_paths)
         results = self._check_files(unread, expected, progress)
 
+        # 4. The statements of the ledger, and of the manifest, about the files.
         for result in results:
             self.problems += result.problems
         if ledger.records is not None:
@@ -194,9 +199,8 @@ class _Verification:
         )
 
     def _expected_files(self, ledger: Ledger, *, is_copied: bool) -> Entries:
-        """Return path -> entry of every file with a recorded hash that should be
-        there.
-        """
+        """Return path -> entry of every file with a recorded hash."""
+        # Bad records of older versions are listed by their unit's record only.
         entries: Entries = {}
         for record in ledger.records or ():
             if record.quarantine is not None:
@@ -214,9 +218,7 @@ class _Verification:
         return entries
 
     def _check_records(self, expected: Entries, *, is_copied: bool) -> None:
-        """Check all that is small: account, claim, copy of the manifest,
-        configuration, parents, listings and tags.
-        """
+        """Check all that is small: records, configuration, parents, listings and tags."""
         self.problems += account_problems(self.manifest)
         self.problems += claim_problems(self.store, self.layout, self.manifest)
         if self.deep:
@@ -233,8 +235,9 @@ class _Verification:
             self.problems += tag_problems(self.store, self.layout, self.manifest)
 
     def _work(self, expected: Entries) -> dict[str, int]:
-        """Return path -> bytes of work. Shards are read and, in a deep verification,
-        decoded too.
+        """Return path -> bytes of work.
+
+        Shards are read and, in a deep verification, decoded too: they count twice.
         """
         work: dict[str, int] = {}
         for path, entry in expected.items():
@@ -264,12 +267,11 @@ class _Verification:
 
 def _sorted_problems(problems: Iterable[Problem]) -> tuple[Problem, ...]:
     """Return each problem once, sorted by path."""
-    return tuple(
-        sorted(
-            set(problems),
-            key=lambda problem: (problem.path, problem.problem, problem.expected),
-        )
-    )
+
+    def problem_key(problem: Problem) -> tuple[str, str, str]:
+        return problem.path, problem.problem, problem.expected
+
+    return tuple(sorted(set(problems), key=problem_key))
 
 
 def _report_on_manifest(
@@ -291,9 +293,7 @@ def _report_on_manifest(
 
 
 def _note_on_restoring(store: ReadStore, layout: Layout) -> str:
-    """Return a sentence that says whether a damaged manifest can be restored from
-    its copy.
-    """
+    """Return a sentence that says whether the copy can restore a damaged manifest."""
     try:
         restored_manifest(store, layout)
     except (IntegrityError, StoreError) as error:
@@ -307,8 +307,9 @@ def _note_on_restoring(store: ReadStore, layout: Layout) -> str:
 def _config_problems(
     store: ReadStore, layout: Layout, manifest: Manifest
 ) -> list[Problem]:
-    """Compare configuration and tokenizers with the manifest, if the extra `etl` is
-    installed.
+    """Compare configuration and tokenizers with the manifest.
+
+    This needs the extra `etl`, without which nothing is compared.
     """
     try:
         # A trainer's installation has neither tokenizers nor YAML.

@@ -1,5 +1,4 @@
-"""Verification of a manifest's statements on configuration and tokenizers, against the
-version's own files and a probe.
+"""Verification of a manifest's statements on configuration and tokenizers.
 
 A seal only proves that a manifest is as somebody wrote it. ``config.yaml`` states the
 configuration once more, and ``tokenizer/`` holds all facts of a tokenizer: its files
@@ -34,14 +33,9 @@ from tokenlake.runtime.store.layout import CONFIG, MANIFEST, Layout, tokenizer_p
 from tokenlake.runtime.store.manifest import Manifest
 from tokenlake.runtime.tokenizer_guard.backend import deliberate
 
-_TOKENIZER_BYTES: Final = 1 << 28
-"""Size of the largest tokenizer file that is read."""
-
-_SHOWN: Final = 100
-"""Characters of a value in a problem."""
-
-_FREE_FACTS: Final = ("name", "revision", "folder")
-"""Facts of a tokenizer that are taken from the manifest."""
+_TOKENIZER_BYTES: Final = 1 << 28  # of the largest tokenizer file that is read
+_SHOWN_CHARACTERS: Final = 100  # of a value in a problem
+_FREE_FACTS: Final = ("name", "revision", "folder")  # taken from the manifest
 
 
 def config_problems(
@@ -61,6 +55,7 @@ def _problems_of_config(
     """Compare the configuration of a manifest with ``config.yaml``."""
     if CONFIG not in manifest.other_files:
         return [Problem(MANIFEST, "config", f"a file {CONFIG}", "none is listed")]
+    # A damaged file is reported by its hash; its contents prove nothing.
     data = _intact_file(store, layout, manifest, CONFIG, MAX_BYTES)
     if data is None:
         return []
@@ -86,24 +81,24 @@ class _TokenizerCheck:
         self._store = store
         self._layout = layout
         self._manifest = manifest
-        # Folder -> its tokenizer, which sources may share; None if a file of it is
-        # damaged.
+        # Folder -> its tokenizer, which sources may share, so that it is loaded once;
+        # None if a file of it is damaged.
         self._files: dict[str, TokenizerFiles | None] = {}
+        # Folder -> the facts that follow from its files.
         self._facts: dict[str, dict[str, Any]] = {}
 
     def problems(self) -> list[Problem]:
         """Return the problems of all sources."""
         manifest = self._manifest
+        # Each source has a tokenizer. A version made of others has the tokenizers of
+        # its parents.
         problems: list[Problem] = []
         sources = _mapping(manifest.config.get("sources"))
         is_made_of_versions = "around" in _mapping(manifest.config.get("build"))
         if not is_made_of_versions and sources.keys() != manifest.tokenizer.keys():
             expected = f"one of each of {sorted(sources)}"
-            problems.append(
-                Problem(
-                    MANIFEST, "tokenizer", expected, f"{sorted(manifest.tokenizer)}"
-                )
-            )
+            got = f"{sorted(manifest.tokenizer)}"
+            problems.append(Problem(MANIFEST, "tokenizer", expected, got))
         for source, stated in manifest.tokenizer.items():
             settings = _mapping(_mapping(sources.get(source)).get("tokenizer"))
             problems += self._source_problems(source, stated, settings)
@@ -123,6 +118,8 @@ class _TokenizerCheck:
         folder = stated.get("folder")
         if not isinstance(folder, str):
             return [Problem(MANIFEST, word, "the folder that it is in", f"{folder}")]
+        # 1. The facts of the folder's files. A tokenizer of a version may be anything,
+        # and is loaded with care.
         try:
             files = self._tokenizer(folder)
             if files is None:
@@ -131,41 +128,42 @@ class _TokenizerCheck:
                 with deliberate(word):
                     self._facts[folder] = describe(files)
         except TokenizerError as error:
-            return [
-                Problem(
-                    tokenizer_path(folder),
-                    word,
-                    "a tokenizer that can be loaded",
-                    str(error),
-                )
-            ]
+            path = tokenizer_path(folder)
+            expected_state = "a tokenizer that can be loaded"
+            return [Problem(path, word, expected_state, str(error))]
+
+        # 2. Facts that no file repeats, and special ids, which the configuration
+        #    decides.
         expected = dict(self._facts[folder])
-        for name in _FREE_FACTS:
-            expected[name] = stated.get(name)
+        for fact in _FREE_FACTS:
+            expected[fact] = stated.get(fact)
         expected |= self._special_ids(stated, files, expected["suffix"], settings)
         return _differences(word, expected, stated)
 
     def _tokenizer(self, folder: str) -> TokenizerFiles | None:
-        """Return the files of a folder of ``tokenizer/``; None if one is damaged,
-        which is reported elsewhere.
+        """Return the files of a folder of ``tokenizer/``; None if one is damaged.
+
+        A damaged file is reported elsewhere.
         """
         if folder not in self._files:
             self._files[folder] = self._load(folder)
         return self._files[folder]
 
     def _load(self, folder: str) -> TokenizerFiles | None:
+        """Read the files of a folder; None if one is damaged."""
         prefix = f"{tokenizer_path(folder)}/"
         files: dict[str, bytes] = {}
         for path in self._manifest.other_files:
-            name = path.removeprefix(prefix)
-            if not path.startswith(prefix) or name not in KEPT_FILES:
+            file_name = path.removeprefix(prefix)
+            # Other files of a tokenizer, such as its licence, decide no id.
+            if not path.startswith(prefix) or file_name not in KEPT_FILES:
                 continue
             data = _intact_file(
                 self._store, self._layout, self._manifest, path, _TOKENIZER_BYTES
             )
             if data is None:
                 return None
-            files[name] = data
+            files[file_name] = data
         return TokenizerFiles(name=prefix, files=files)
 
     def _special_ids(
@@ -175,35 +173,40 @@ class _TokenizerCheck:
         suffix: Any,
         settings: Mapping[str, Any],
     ) -> dict[str, Any]:
-        """Return the ids of EOS and padding, and whether packing adds EOS, as they
-        follow from the configuration.
+        """Return the special ids that follow from the configuration.
+
+        These are the ids of EOS and padding, and whether packing adds EOS.
         """
         build = _mapping(self._manifest.config.get("build"))
         pack = _mapping(build.get("pack"))
         if "around" not in build:
-            used_suffix = suffix if settings.get("add_special_tokens") else None
-            return special_ids(
-                files, used_suffix, pack.get("eos_token_id"), pack.get("pad_token_id")
-            )
-        # A version made of others: what it packs itself is in its configuration, all
-        # else is not verified.
-        packed_here: tuple[str, ...] = ()
+            # The suffix of the tokenizer counts only if its special tokens are added.
+            used_suffix = None
+            if settings.get("add_special_tokens"):
+                used_suffix = suffix
+            eos_id = pack.get("eos_token_id")
+            return special_ids(files, used_suffix, eos_id, pack.get("pad_token_id"))
+        # A version made of others: its own packing is in its configuration, all else is
+        # not verified.
+        configured_facts: tuple[str, ...] = ()
         if pack:
-            packed_here = ("eos_id", "pad_id", "append_eos")
+            configured_facts = ("eos_id", "pad_id", "append_eos")
         elif self._manifest.kind == "packed":
-            packed_here = ("eos_id", "pad_id")
+            configured_facts = ("eos_id", "pad_id")
         expected: dict[str, Any] = {}
-        for name in ("eos_id", "pad_id", "append_eos"):
-            origin = build if name in packed_here else stated
-            expected[name] = origin.get(name)
+        for fact in ("eos_id", "pad_id", "append_eos"):
+            expected[fact] = stated.get(fact)
+            if fact in configured_facts:
+                expected[fact] = build.get(fact)
         return expected
 
 
 def _intact_file(
     store: ReadStore, layout: Layout, manifest: Manifest, path: str, max_bytes: int
 ) -> bytes | None:
-    """Return the bytes of a file; None if they are not those of the manifest, or too
-    many to read.
+    """Return the bytes of a file that the manifest lists; None if they are damaged.
+
+    None also if they are too many to read.
     """
     entry = manifest.other_files[path]
     if entry.bytes > max_bytes:
@@ -221,22 +224,23 @@ def _differences(word: str, expected: object, got: object) -> list[Problem]:
     """Return a problem for each key whose values differ."""
     problems: list[Problem] = []
     for change in changes(expected, got):
-        expected_text = "nothing" if change.there == "b" else canonical_text(change.a)
-        got_text = "nothing" if change.there == "a" else canonical_text(change.b)
-        problems.append(
-            Problem(
-                MANIFEST,
-                word,
-                f"{change.key}: {expected_text:.{_SHOWN}}",
-                f"{got_text:.{_SHOWN}}",
-            )
-        )
+        expected_text = "nothing"
+        got_text = "nothing"
+        if change.there != "b":
+            expected_text = canonical_text(change.a)
+        if change.there != "a":
+            got_text = canonical_text(change.b)
+        # A template of a chat has thousands of characters.
+        shown_expected = f"{change.key}: {expected_text:.{_SHOWN_CHARACTERS}}"
+        shown_got = f"{got_text:.{_SHOWN_CHARACTERS}}"
+        problems.append(Problem(MANIFEST, word, shown_expected, shown_got))
     return problems
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:
-    """Return a mapping as it is; an empty one for any other value that a manifest
-    may have in its place.
+    """Return a mapping as it is; an empty one for any other value.
+
+    A manifest is sealed by whoever wrote it, and may have any value in its place.
     """
     if not isinstance(value, dict):
         return {}

@@ -1,5 +1,6 @@
-"""Verification of files: each is read once, compared with its size and sha256, and
-looked into if it is a shard.
+"""Verification of files: each is read once and compared with its size and sha256.
+
+Shards are then looked into.
 """
 
 from __future__ import annotations
@@ -25,14 +26,14 @@ from tokenlake.runtime.store.ledger import ShardEntry
 from tokenlake.runtime.store.manifest import Manifest
 
 OnProgress: TypeAlias = Callable[[VerifyProgress], None]
+"""Function that receives the progress of a verification."""
 
+# Bytes of one read from a local file: they stay in the processor's cache until they are
+# hashed.
 _LOCAL_READ_BYTES: Final = 1 << 20
-"""Bytes of one read from a local file: they stay in the processor's cache until they
-are hashed.
-"""
 
+# Bytes of one read from a store where each read is a request.
 _REMOTE_READ_BYTES: Final = 8 << 20
-"""Bytes of one read from a store where each read is a request."""
 
 
 @final
@@ -59,6 +60,7 @@ class ByteProgress:
         self._lock = threading.Lock()
         self._files_done = 0
         self._bytes_done = 0
+        # Progress may count bytes that were not read, such as those of damaged files.
         self.read_bytes = 0
 
     def count(self, path: str, size: int, *, read: int = 0) -> None:
@@ -80,7 +82,9 @@ class ByteProgress:
         self._count(path, self._bytes_left[path], read=0, files=1)
 
     def _count(self, path: str, size: int, *, read: int, files: int) -> None:
+        """Count bytes and files, and report the sums under a lock."""
         with self._lock:
+            # A file counts as its work at most, even if it is read again.
             size = min(size, self._bytes_left[path])
             self._bytes_left[path] -= size
             self._bytes_done += size
@@ -121,12 +125,15 @@ class FileCheck:
         self._layout = layout
         self._progress = progress
         self._deep = deep
+        # Rules and levels are the same for all shards of a version.
         self._rules = RowRules.of(manifest)
         self._seen_levels = SeenLevels(manifest.width or 1)
 
     def result(self, path: str, entry: Entry) -> ShardResult:
         """Read a file, compare it with its entry, and look into it if it is a shard."""
-        shard = entry if isinstance(entry, ShardEntry) else None
+        shard: ShardEntry | None = None
+        if isinstance(entry, ShardEntry):
+            shard = entry
 
         def on_read(size: int) -> None:
             self._progress.count(path, size, read=size)
@@ -139,26 +146,27 @@ class FileCheck:
                 keep=shard is not None,
                 on_read=on_read,
             ) as file:
+                # The size is compared first: it costs no reading.
                 if file.sha256 is None:
-                    return _damaged(
-                        path, "size", f"{entry.bytes} bytes", f"{file.bytes} bytes"
-                    )
+                    expected = f"{entry.bytes} bytes"
+                    return _damaged(path, "size", expected, f"{file.bytes} bytes")
                 if file.sha256 != entry.sha256:
                     return _damaged(path, "sha256", entry.sha256, file.sha256)
                 if shard is None or file.stream is None:
                     return ShardResult(0, 0, ())
                 return self._shard_result(file.stream, shard)
         except NotFoundError:
-            return _damaged(
-                path, "missing", f"a file of {entry.bytes} bytes", "no file"
-            )
+            expected = f"a file of {entry.bytes} bytes"
+            return _damaged(path, "missing", expected, "no file")
         # A symlink, a folder, no permission, a failing disk.
         except (StoreError, IntegrityError) as error:
-            return _damaged(
-                path, "unreadable", "a regular file that can be read", str(error)
-            )
+            expected = "a regular file that can be read"
+            return _damaged(path, "unreadable", expected, str(error))
 
     def _shard_result(self, stream: BinaryIO, shard: ShardEntry) -> ShardResult:
+        """Look into a shard whose bytes are right."""
+
+        # Decoding has the same amount of work as reading, in proportion to the rows.
         def on_decoded(rows: int) -> None:
             self._progress.count(shard.path, shard.bytes * rows // max(1, shard.rows))
 
@@ -173,6 +181,7 @@ class FileCheck:
 
 
 def _damaged(path: str, problem: str, expected: str, got: str) -> ShardResult:
+    """Return the result for a file that is not looked into."""
     return ShardResult(0, 0, (Problem(path, problem, expected, got),))
 
 
@@ -220,9 +229,9 @@ def read_file(
     with contextlib.ExitStack() as resources:
         # Without size and hash, the store itself is read and no cached copy.
         stream = resources.enter_context(contextlib.closing(store.open(key)))
-        found_size = stream.seek(0, io.SEEK_END)
-        if found_size != size:
-            yield FileBytes(found_size, None, None)
+        stored_size = stream.seek(0, io.SEEK_END)
+        if stored_size != size:
+            yield FileBytes(stored_size, None, None)
             return
         stream.seek(0)
         # 1. A local file is read without its own buffer, which would only be filled to

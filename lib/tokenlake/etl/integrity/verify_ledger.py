@@ -1,6 +1,4 @@
-"""Verification of the ledger: the records of a version's units, compared with its
-manifest.
-"""
+"""Verification of the ledger: the records of a version's units, and their sums."""
 
 from __future__ import annotations
 
@@ -51,9 +49,12 @@ def read_ledger(
     listed is none of this version. Records that are not as they are listed are reported
     by the comparison of bytes, and not here.
     """
-    listed_paths = sorted(
-        path for path in manifest.other_files if path.startswith(f"{LEDGER}/")
-    )
+    # Paths of records: those of the manifest, or, for versions of older releases, those
+    # that the store has.
+    listed_paths: list[str] = []
+    for path in sorted(manifest.other_files):
+        if path.startswith(f"{LEDGER}/"):
+            listed_paths.append(path)
     paths = listed_paths
     if not listed_paths:
         if not store.can_list:
@@ -61,9 +62,8 @@ def read_ledger(
         try:
             paths = [layout.path(info.key) for info in store.list(layout.key(LEDGER))]
         except StoreError as error:
-            problem = Problem(
-                LEDGER, "unreadable", "a folder that can be listed", str(error)
-            )
+            expected = "a folder that can be listed"
+            problem = Problem(LEDGER, "unreadable", expected, str(error))
             return Ledger(records=None, problems=(problem,))
 
     def read(path: str) -> UnitRecord | Problem | None:
@@ -72,6 +72,7 @@ def read_ledger(
             return None
         try:
             return read_record(store, layout, unit, manifest)
+        # A listed record is compared by its bytes, which reports the damage.
         except (IntegrityError, StoreError) as error:
             if listed_paths:
                 return None
@@ -80,9 +81,8 @@ def read_ledger(
     records: list[UnitRecord] = []
     intact_paths: set[str] = set()
     problems: list[Problem] = []
-    for path, result in zip(
-        paths, in_order(read, paths, threads, stop=stop), strict=True
-    ):
+    results = in_order(read, paths, threads, stop=stop)
+    for path, result in zip(paths, results, strict=True):
         if isinstance(result, Problem):
             problems.append(result)
         elif result is not None:
@@ -103,38 +103,35 @@ def ledger_problems(
         reported_paths: Paths with problems that are reported already. Consequences of
             their absence are not repeated.
     """
+    # 1. Each record by itself.
     problems: list[Problem] = []
     shards = {shard.path: shard for shard in manifest.files}
     inputs = frozenset(manifest.inputs)
+    recorded_units: set[int] = set()
+    recorded_shards: set[str] = set()
     for record in records:
         problems += _record_problems(record, shards, inputs, manifest.width)
-    # Units without a record.
-    recorded_units = {record.unit for record in records}
-    unrecorded_units = sorted({shard.unit for shard in manifest.files} - recorded_units)
-    missing_paths = [
-        path
-        for path in map(ledger_path, unrecorded_units)
-        if path not in reported_paths
-    ]
-    for path in missing_paths:
-        problems.append(
-            Problem(path, "missing", "a ledger record of the unit", "no file")
-        )
+        recorded_units.add(record.unit)
+        recorded_shards.update(part.path for part in record.parts)
+
+    # 2. Units without a record.
+    has_missing_record = False
+    unrecorded_units = {shard.unit for shard in manifest.files} - recorded_units
+    for unit in sorted(unrecorded_units):
+        path = ledger_path(unit)
+        if path not in reported_paths:
+            expected = "a ledger record of the unit"
+            problems.append(Problem(path, "missing", expected, "no file"))
+            has_missing_record = True
     has_reported_record = any(path.startswith(f"{LEDGER}/") for path in reported_paths)
-    if missing_paths or has_reported_record:
+    if has_missing_record or has_reported_record:
         return problems
-    # The ledger is whole: all shards and all sums must agree.
-    recorded_shards = {part.path for record in records for part in record.parts}
+
+    # 3. The ledger is complete: all shards and all sums must agree.
     for shard in manifest.files:
         if shard.path not in recorded_shards:
-            problems.append(
-                Problem(
-                    shard.path,
-                    "parts",
-                    "named by its unit's ledger record",
-                    "not named",
-                )
-            )
+            expected = "named by its unit's ledger record"
+            problems.append(Problem(shard.path, "parts", expected, "not named"))
     problems += _account_problems(manifest, records)
     return problems
 
@@ -155,14 +152,14 @@ def _record_problems(
     """
     path = ledger_path(record.unit)
     problems: list[Problem] = []
+    # A part of a record is the entry of the manifest, field by field.
     for part in record.parts:
         listed = shards.get(part.path)
         if listed != part:
             problems.append(Problem(path, "parts", f"{listed}", f"{part}"))
     if any(entry.file not in inputs for entry in record.inputs):
-        problems.append(
-            Problem(path, "inputs", "files of the manifest's inputs", "others")
-        )
+        expected = "files of the manifest's inputs"
+        problems.append(Problem(path, "inputs", expected, "others"))
     try:
         record.account.check(width, where=path)
         for source, share in record.shares.items():
@@ -177,9 +174,11 @@ def _account_problems(
 ) -> list[Problem]:
     """Compare the accounts of the manifest with the sums of the ledger's."""
     problems: list[Problem] = []
-    accounts_by_source: dict[str, list[Account]] = {
-        source: [] for source in manifest.accounts
-    }
+    # Accounts of a source are summed over all units, also of units that do not name it:
+    # a source without rows has an empty account.
+    accounts_by_source: dict[str, list[Account]] = {}
+    for source in manifest.accounts:
+        accounts_by_source[source] = []
     for record in records:
         for source, account in record.by_source().items():
             accounts_by_source.setdefault(source, []).append(account)
@@ -200,9 +199,12 @@ def _account_problems(
 def _differing_account(
     problem: str, expected: Account, got: Account | None
 ) -> list[Problem]:
+    """Return a problem if an account of the manifest is not the ledger's sum."""
     # A mixed unit may name a source that has no weight in it, and that is none of the
     # version.
-    got_accounts = [] if got is None else [got]
+    got_accounts: list[Account] = []
+    if got is not None:
+        got_accounts.append(got)
     if Account.total([expected]) == Account.total(got_accounts):
         return []
     return [Problem(MANIFEST, problem, f"the ledger's sum {expected}", f"{got}")]

@@ -1,5 +1,7 @@
-"""Verification of the small records of a version: account, claim, copy of the
-manifest, parents, listing and tags.
+"""Verification of the small records of a version.
+
+These are the account, the claim, the copy of the manifest, the parents, the listing and
+the tags.
 """
 
 from __future__ import annotations
@@ -25,13 +27,17 @@ from tokenlake.runtime.store.ledger import Parent
 from tokenlake.runtime.store.manifest import Manifest
 from tokenlake.runtime.store.tags import Tag, stored_tag
 
+# Beginnings of the paths of files that come with a download from the Hub.
 _HUB_MARKS = (".gitattributes", ".cache/huggingface/")
-"""Files that come with a download from the Hub."""
+
+_READABLE = "a regular file that can be read"
+"""Expected value for a file that the storage does not give out."""
 
 
 def exists(store: ReadStore, key: str) -> bool:
     """Return True if anything is at a key, even if it is no file that can be read."""
     try:
+        # The storage refuses: it is a symlink, a folder, or without permission.
         return store.exists(key)
     except StoreError:
         return True
@@ -55,9 +61,8 @@ def claim_problems(
     except IntegrityError as error:
         return [Problem(CLAIM, "damaged", "a sealed claim of this version", str(error))]
     except StoreError as error:
-        return [
-            Problem(CLAIM, "unreadable", "a regular file that can be read", str(error))
-        ]
+        return [Problem(CLAIM, "unreadable", _READABLE, str(error))]
+    # A version that was copied from elsewhere has no claim.
     if claim is not None and claim.fingerprint != manifest.fingerprint:
         return [Problem(CLAIM, "fingerprint", manifest.fingerprint, claim.fingerprint)]
     return []
@@ -68,27 +73,15 @@ def copy_problems(store: ReadStore, layout: Layout) -> tuple[list[Problem], list
     try:
         state = copy_state(store, layout)
     except StoreError as error:
-        return [
-            Problem(
-                MANIFEST_COPY,
-                "unreadable",
-                "a regular file that can be read",
-                str(error),
-            )
-        ], []
+        problem = Problem(MANIFEST_COPY, "unreadable", _READABLE, str(error))
+        return [problem], []
+    expected = f"the bytes of {MANIFEST}"
     if state == "damaged":
-        return [
-            Problem(MANIFEST_COPY, "damaged", f"the bytes of {MANIFEST}", "other bytes")
-        ], []
+        return [Problem(MANIFEST_COPY, "damaged", expected, "other bytes")], []
     if state == "another":
-        return [
-            Problem(
-                MANIFEST_COPY,
-                "copy",
-                f"the bytes of {MANIFEST}",
-                "another sealed manifest",
-            )
-        ], []
+        got = "another sealed manifest"
+        return [Problem(MANIFEST_COPY, "copy", expected, got)], []
+    # A missing copy is no damage: the version is whole without it.
     if state == "missing":
         name = f"{layout.dataset}@v{layout.version}"
         note = (
@@ -117,6 +110,7 @@ def unlisted_problems(
         is_copied: True if the version was copied from elsewhere, for example downloaded
             from the Hub.
     """
+    # Records of runs are written by every run, and listed by none.
     ignored_prefixes = (f"{RUNS}/",)
     if is_copied:
         ignored_prefixes += _HUB_MARKS
@@ -127,33 +121,28 @@ def unlisted_problems(
     has_listed_ledger = lists_ledger(manifest)
     problems: list[Problem] = []
     for path in paths:
-        if (
-            path in expected
-            or path in (MANIFEST, CLAIM)
-            or path.startswith(ignored_prefixes)
-        ):
+        if path in expected or path in (MANIFEST, CLAIM):
+            continue
+        if path.startswith(ignored_prefixes):
             continue
         # If the manifest does not list ledger records, their seals prove them.
         if not has_listed_ledger and ledger_unit(path) is not None:
             continue
-        problems.append(
-            Problem(
-                path,
-                "unlisted",
-                "only files that the manifest names",
-                "a file of unknown origin",
-            )
-        )
+        rule = "only files that the manifest names"
+        problem = Problem(path, "unlisted", rule, "a file of unknown origin")
+        problems.append(problem)
     return problems
 
 
 def _unlistable(path: str, error: Exception) -> Problem:
+    """Return the problem of a folder that the storage does not list."""
     return Problem(path, "unreadable", "a folder that can be listed", str(error))
 
 
 def parent_problems(store: ReadStore, manifest: Manifest) -> list[Problem]:
-    """Compare the parents of a manifest with those in the store. A parent that is
-    gone is no problem.
+    """Compare the parents of a manifest with those in the store.
+
+    A parent that is gone is no problem: versions do not depend on their parents.
     """
     catalog = Catalog(store)
     problems: list[Problem] = []
@@ -166,6 +155,8 @@ def parent_problems(store: ReadStore, manifest: Manifest) -> list[Problem]:
         except (IntegrityError, StoreError) as error:
             problems.append(Problem(MANIFEST, word, "a sealed manifest", str(error)))
             continue
+        # The number of a version is never given twice. Another manifest under it means
+        # that the store was changed by hand, or that the parent is of another store.
         if stored.sha256 != parent.sha256:
             problems.append(Problem(MANIFEST, word, parent.sha256, stored.sha256))
         else:
@@ -176,27 +167,31 @@ def parent_problems(store: ReadStore, manifest: Manifest) -> list[Problem]:
 def _mixture_problems(
     manifest: Manifest, parent: Parent, stored: Manifest
 ) -> list[Problem]:
-    """Compare the sources of a mixture that are of one parent with the parent's
-    manifest.
-    """
+    """Compare the sources of a mixture with the manifest of one parent."""
     if manifest.mixture is None:
         return []
     problems: list[Problem] = []
-    for name, source in manifest.mixture.sources.items():
+    for source_name, source in manifest.mixture.sources.items():
         if (source.dataset, source.version) != (parent.dataset, parent.version):
             continue
-        shards = [shard for shard in stored.files if shard.split == source.split]
-        rows = sum(shard.rows for shard in shards)
-        row_groups = sum(len(shard.row_groups) for shard in shards)
-        expected = {
-            "rows": rows,
-            "tokens": sum(shard.tokens for shard in shards),
-            "window": max(1, -(-rows // max(1, row_groups))),
-        }
+        # The figures on which the order of the mixture depends. The window is the mean
+        # number of rows of a row group, rounded up.
+        rows = 0
+        tokens = 0
+        row_groups = 0
+        for shard in stored.files:
+            if shard.split == source.split:
+                rows += shard.rows
+                tokens += shard.tokens
+                row_groups += len(shard.row_groups)
+        window = max(1, -(-rows // max(1, row_groups)))
+        expected = {"rows": rows, "tokens": tokens, "window": window}
         got = {"rows": source.rows, "tokens": source.tokens, "window": source.window}
         if expected != got:
             problems.append(
-                Problem(MANIFEST, f"mixture source {name}", f"{expected}", f"{got}")
+                Problem(
+                    MANIFEST, f"mixture source {source_name}", f"{expected}", f"{got}"
+                )
             )
     return problems
 
@@ -204,8 +199,8 @@ def _mixture_problems(
 def tag_problems(store: ReadStore, layout: Layout, manifest: Manifest) -> list[Problem]:
     """Compare the tags of a dataset with the version that they name.
 
-    A damaged tag may be of any version, and one whose version is gone is of none: every
-    version reports both.
+    A damaged tag may be of any version, and a tag whose version is gone is of none:
+    every version reports both.
     """
     try:
         keys = [info.key for info in store.list(tags_prefix(layout.dataset))]
@@ -224,28 +219,25 @@ def _tag_problem(
 ) -> Problem | None:
     """Check the file of one tag."""
     path = f"../{key.removeprefix(f'{layout.dataset}/')}"
-    name = tag_of(key)
-    if name is None:
+    tag_name = tag_of(key)
+    if tag_name is None:
         return Problem(path, "unlisted", "only tags", "a file that is not a tag")
     try:
-        stored = stored_tag(store, layout.dataset, name)
+        stored = stored_tag(store, layout.dataset, tag_name)
     except IntegrityError as error:
         return Problem(path, "damaged", "a sealed tag", str(error))
     except StoreError as error:
-        return Problem(
-            path, "unreadable", "a regular file that can be read", str(error)
-        )
+        return Problem(path, "unreadable", _READABLE, str(error))
     if stored is None:  # it was removed just now
         return None
     tag: Tag = stored[0]
+    # The tag of another version is reported there, unless that version is gone.
     if tag.version != manifest.version:
         if store.exists(Layout(tag.dataset, tag.version).manifest):
             return None
-        return Problem(
-            path, "tag", f"version v{tag.version}, which it names", "no such version"
-        )
+        expected = f"version v{tag.version}, which it names"
+        return Problem(path, "tag", expected, "no such version")
     if tag.manifest_sha256 != manifest.sha256:
-        return Problem(
-            path, "tag", f"the manifest {tag.manifest_sha256}", manifest.sha256
-        )
+        expected = f"the manifest {tag.manifest_sha256}"
+        return Problem(path, "tag", expected, manifest.sha256)
     return None

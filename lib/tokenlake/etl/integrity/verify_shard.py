@@ -1,5 +1,6 @@
-"""Verification of one shard against its manifest entry: footer, and in a deep
-verification every page, row and value.
+"""Verification of one shard against its manifest entry.
+
+The footer is always checked; in a deep verification, every page, row and value.
 
 Nearly all of a packed shard are columns whose rows have one length, and only the
 logical hash of these is needed. Their pages are therefore read as the loader reads
@@ -30,14 +31,9 @@ from tokenlake.runtime.reading.unfolding import check_unfolded
 from tokenlake.runtime.reading.version import DAMAGE
 from tokenlake.runtime.store.ledger import ShardEntry
 
-_ARROW_BYTES: Final = 1 << 22
-"""Bytes that Arrow decodes in one call, which costs as much as 20,000 ids."""
-
-_ARROW_GROUPS: Final = 64
-"""Largest number of row groups in one call."""
-
-_SHOWN: Final = 200
-"""Characters of a value in a problem."""
+_ARROW_BYTES: Final = 1 << 22  # that Arrow decodes in a call, which costs 20,000 ids
+_ARROW_GROUPS: Final = 64  # largest number of row groups in a call
+_SHOWN_CHARACTERS: Final = 200  # of a value in a problem
 
 _Fact: TypeAlias = tuple[str, Any, Any]
 """Problem, expected value and value found."""
@@ -80,6 +76,7 @@ def check_shard(
         on_decoded: Function that is called with the rows of row groups that were
             decoded. Its errors end the check.
     """
+    # 1. The footer, which costs no decoding. If it differs, rows would only repeat it.
     try:
         file = ShardBytes(stream).parquet()
         problems = _differences(entry, _footer_facts(file, entry, rules))
@@ -88,11 +85,12 @@ def check_shard(
         return ShardResult(0, 0, (problem,))
     if problems or not deep:
         return ShardResult(0, 0, tuple(problems))
-    fixed_names = [
-        field.name
-        for field in file.schema_arrow
-        if pa.types.is_fixed_size_list(field.type)
-    ]
+
+    # 2. The rows: by the pages of this library, or else by Arrow alone.
+    fixed_names: list[str] = []
+    for field in file.schema_arrow:
+        if pa.types.is_fixed_size_list(field.type):
+            fixed_names.append(field.name)
     if rules.width and fixed_names:
         try:
             fixed = _FixedColumns(
@@ -108,9 +106,10 @@ def _footer_facts(file: Any, entry: ShardEntry, rules: RowRules) -> list[_Fact]:
     """Return the facts of a footer, beside those of the manifest."""
     metadata: pq.FileMetaData = file.metadata
     schema: Any = file.schema_arrow
-    group_rows = [
-        metadata.row_group(index).num_rows for index in range(metadata.num_row_groups)
-    ]
+    # The manifest has the first row of each row group.
+    group_rows: list[int] = []
+    for index in range(metadata.num_row_groups):
+        group_rows.append(metadata.row_group(index).num_rows)
     group_begins = list(accumulate(group_rows, initial=0))[:-1]
     facts: list[_Fact] = [
         ("rows", entry.rows, metadata.num_rows),
@@ -118,6 +117,7 @@ def _footer_facts(file: Any, entry: ShardEntry, rules: RowRules) -> list[_Fact]:
         ("row groups", metadata.num_rows, sum(group_rows)),
         ("columns", sorted(entry.logical), sorted(schema.names)),
     ]
+    # Columns that the manifest states, with their types. Kept fields may have any type.
     for field in rules.schema:
         column_type = None
         if field.name in schema.names:
@@ -131,23 +131,24 @@ def _differences(entry: ShardEntry, facts: list[_Fact]) -> list[Problem]:
     problems: list[Problem] = []
     for problem, expected, got in facts:
         if expected != got:
+            expected_text = _shortened(expected)
             problems.append(
-                Problem(entry.path, problem, _shortened(expected), _shortened(got))
+                Problem(entry.path, problem, expected_text, _shortened(got))
             )
     return problems
 
 
 def _shortened(value: Any) -> str:
+    """Return a value as text, cut if it is long: a shard has many row groups."""
     text = str(value)
-    if len(text) <= _SHOWN:
+    if len(text) <= _SHOWN_CHARACTERS:
         return text
-    return f"{text[:_SHOWN]}... ({len(text)} characters)"
+    return f"{text[:_SHOWN_CHARACTERS]}... ({len(text)} characters)"
 
 
 @final
 class _FixedColumns:
-    """Columns of a shard whose rows all have one length, hashed as their pages are
-    decoded.
+    """Columns of a shard with rows of one length, hashed as their pages are decoded.
 
     Args:
         source: Shard.
@@ -174,6 +175,7 @@ class _FixedColumns:
         self._width = width
         self._seen = seen
         self._id_limit = id_limit
+        # The last field of a column chunk is the number of its Parquet type.
         familiar_kinds = list(VALUE_BITS)
         for name in names:
             chunks = self._footer.lists.get(name)
@@ -187,13 +189,15 @@ class _FixedColumns:
             return 0
         row_bytes = 0
         for name in self.names:
+            # All row groups store a column in one type.
             kind = int(self._footer.lists[name][0, -1])
             row_bytes += VALUE_BITS[kind] * self._width // 8
         return row_bytes
 
     def hash(self, group: int, hasher: LogicalHasher) -> int:
-        """Hash the values of a row group, each page checked against its checksum;
-        return its rows.
+        """Hash the values of a row group, and return its rows.
+
+        Each page is checked against its checksum.
 
         Raises:
             Unfamiliar: Pages are laid out in another way.
@@ -219,10 +223,15 @@ class _FixedColumns:
         bits = VALUE_BITS[chunk.kind]
         check_unfolded(bits * chunk.values // 8, chunk.size)
         data = memoryview(self._source.read(chunk.begin, chunk.size))
-        id_limit = self._id_limit if name == IDS else None
+        # Ids are compared with the limit while they are decoded.
+        id_limit: int | None = None
+        if name == IDS:
+            id_limit = self._id_limit
         first_value = 0
         for page in pages_of(data, chunk.values, bits, id_limit):
             self._seen.check(first_value % self._width, page)
+            # The logical hash is that of the values, however a page stores them:
+            # booleans as bytes, ids as 32-bit integers.
             if bits == 1:
                 packed_bits = np.frombuffer(page.data, np.uint8)
                 page_values = np.unpackbits(
@@ -261,16 +270,22 @@ class _DeepCheck:
         self._rules = rules
         self._on_decoded = on_decoded
         self._fixed = fixed
-        fixed_names = [] if fixed is None else fixed.names
-        self._arrow_names = [
-            name for name in file.schema_arrow.names if name not in fixed_names
-        ]
+        # Columns that are hashed page by page need no decoding by Arrow.
+        fixed_names: list[str] = []
+        if fixed is not None:
+            fixed_names = fixed.names
+        self._arrow_names: list[str] = []
+        for name in file.schema_arrow.names:
+            if name not in fixed_names:
+                self._arrow_names.append(name)
 
     def result(self) -> ShardResult:
         """Decode all row groups, and return counts and problems."""
         check = RowCheck(self._rules)
         problems: list[Problem] = []
-        row_bytes = 0 if self._fixed is None else self._fixed.row_bytes
+        row_bytes = 0
+        if self._fixed is not None:
+            row_bytes = self._fixed.row_bytes
         for groups in _batches(self._file.metadata, row_bytes):
             rows_before = check.rows
             try:
@@ -278,6 +293,7 @@ class _DeepCheck:
             except DAMAGE as error:
                 problems += self._damaged_groups(groups, error)
                 continue
+            # Fixed columns have reported their row groups already.
             if self._fixed is None:
                 self._on_decoded(check.rows - rows_before)
         if not problems:  # otherwise counts and hashes would only repeat the damage
@@ -294,8 +310,9 @@ class _DeepCheck:
         check.add(table)
 
     def _damaged_groups(self, groups: list[int], error: Exception) -> list[Problem]:
-        """Return a problem for each of some row groups that cannot be decoded by
-        itself.
+        """Return a problem for each row group that cannot be decoded by itself.
+
+        Row groups are decoded together, so that the error does not say which is damaged.
         """
         errors: dict[int, Exception] = {}
         for group in groups:
@@ -303,6 +320,7 @@ class _DeepCheck:
                 self._decode([group], RowCheck(self._rules))
             except DAMAGE as group_error:
                 errors[group] = group_error
+        # A fault of the shard as a whole, which no row group has by itself.
         if not errors:
             errors[groups[0]] = error
         problems: list[Problem] = []
@@ -321,6 +339,7 @@ class _DeepCheck:
             ("tokens", entry.tokens, check.tokens),
             ("documents", entry.documents, check.documents),
         ]
+        # Without rows no column has a hash.
         if check.rows:
             digest = check.hasher.digest()
             for name, expected in sorted(entry.logical.items()):

@@ -1,6 +1,4 @@
-"""Groups of files that hold the same kind of records, judged by the files that were
-opened.
-"""
+"""Groups of files that hold the same kind of records, judged by samples of some."""
 
 from __future__ import annotations
 
@@ -30,14 +28,13 @@ from tokenlake.etl.sources.formats import COMPRESSION_ENDINGS
 from tokenlake.etl.sources.inputs import InputFile
 from tokenlake.etl.sources.rows import value_at
 
+# Runs of characters that the name of a source may not have.
 _NAME_CHARACTERS: Final = re.compile(r"[^A-Za-z0-9._-]+")
-# Mean bytes of text files, from which on lines may be documents.
-_LARGE_TEXT: Final = 1 << 20
-# Share of blank lines up to which lines may be documents.
-_MOST_BLANK_LINES: Final = 0.01
-_FEWEST_LINES: Final = 8  # of a list of documents: more than these
-# Default of max_record_bytes: a larger file is no document.
-_HUGE_TEXT: Final = 256 << 20
+_LARGE_TEXT: Final = 1 << 20  # mean bytes of text files, from which lines are documents
+_MOST_BLANK_LINES: Final = 0.01  # share of blank lines up to which lines are documents
+_FEWEST_LINES: Final = 8  # a list of documents has more lines than these
+_HUGE_TEXT: Final = 256 << 20  # default of max_record_bytes: larger is no document
+_SOURCE_NAME_LENGTH: Final = 64  # characters of a source's name, as datasets' names
 
 
 @final
@@ -78,9 +75,12 @@ class FileGroup:
     @property
     def rows(self) -> tuple[dict[str, Any], ...]:
         """The sampled records, in turn one of every file."""
+        # In turn, so that the first records, which are shown, come from several files.
         rows: list[dict[str, Any]] = []
-        for turn in zip_longest(*(look.rows for look in self.looks)):
-            rows += [row for row in turn if row is not None]
+        for same_place in zip_longest(*(look.rows for look in self.looks)):
+            for row in same_place:
+                if row is not None:
+                    rows.append(row)
         return tuple(rows)
 
     @property
@@ -95,39 +95,46 @@ class FileGroup:
 
     @property
     def retyped(self) -> Format | None:
-        """The format by the bytes where the files' names say another one; else None."""
-        return self.format if self.format != self.files[0].format else None
+        """The format by the bytes if the names say another one; otherwise None."""
+        if self.format == self.files[0].format:
+            return None
+        return self.format
 
     @property
     def delimiter(self) -> str | None:
-        """The delimiter of CSV cells where it differs from the extension's; else
-        None.
-        """
-        return next(
-            (look.delimiter for look in self.looks if look.delimiter is not None), None
-        )
+        """The delimiter of CSV cells if it differs from the extension's; else None."""
+        for look in self.looks:
+            if look.delimiter is not None:
+                return look.delimiter
+        return None
 
     @property
     def text_mode(self) -> str | None:
-        """``lines`` where the lines of text files look like documents, else None.
+        """``lines`` if the lines of text files look like documents; otherwise None.
 
-        Lines are documents where a file is too large to be one document, or where the
-        files have 1 MiB and more on average and hardly a blank line: a book has blank
-        lines, a list of documents has none.
+        Lines are documents if a file is too large to be one document, or if the files
+        have 1 MiB and more on average and hardly a blank line: a book has blank lines,
+        a list of documents has none.
         """
         if self.format != "text" or not self.files:
             return None
+        # The user said so, or a file could not be read as one record.
         if self.files[0].text_mode == "lines":
             return "lines"
         if max(file.size for file in self.files) > _HUGE_TEXT:
             return "lines"
-        lines = sum(look.lines[0] for look in self.good)
-        blank_lines = sum(look.lines[1] for look in self.good)
+        # Many bytes in files without blank lines: a list of documents.
+        lines = 0
+        blank_lines = 0
+        for look in self.good:
+            look_lines, look_blank_lines = look.lines
+            lines += look_lines
+            blank_lines += look_blank_lines
         mean_size = self.bytes / len(self.files)
-        has_few_blank_lines = (
-            lines > _FEWEST_LINES and blank_lines <= _MOST_BLANK_LINES * lines
-        )
-        return "lines" if mean_size >= _LARGE_TEXT and has_few_blank_lines else None
+        is_list = lines > _FEWEST_LINES and blank_lines <= _MOST_BLANK_LINES * lines
+        if mean_size >= _LARGE_TEXT and is_list:
+            return "lines"
+        return None
 
     @property
     def bytes(self) -> int:
@@ -135,80 +142,84 @@ class FileGroup:
         return sum(file.size for file in self.files)
 
     def formats(self) -> dict[str, int]:
-        """Return the number of files of each format and compression, such as
-        ``jsonl.gz``.
-        """
+        """Return the number of files by format and compression, such as ``jsonl.gz``."""
         endings = {**COMPRESSION_ENDINGS, None: ""}
-        file_counts = Counter(
-            f"{file.format}{endings[file.compression]}" for file in self.files
-        )
+        file_counts: Counter[str] = Counter()
+        for file in self.files:
+            file_counts[f"{file.format}{endings[file.compression]}"] += 1
         return dict(sorted(file_counts.items()))
 
     def features(self) -> tuple[Feature, ...]:
         """Return the columns with their types and roles."""
-        roles = {column: role for role, column in self.mapping.columns.items()}
-        return tuple(
-            Feature(
-                name=name,
+        role_by_column = {column: role for role, column in self.mapping.columns.items()}
+        features: list[Feature] = []
+        for column, shape in self.columns.items():
+            feature = Feature(
+                name=column,
                 type=str(shape),
                 nullable=shape.nullable,
-                role=roles.get(name),
+                role=role_by_column.get(column),
             )
-            for name, shape in self.columns.items()
-        )
+            features.append(feature)
+        return tuple(features)
 
     def row_count(self) -> RowEstimate | None:
         """Return the number of records, counted or estimated; None if it is unknown."""
         readable = self.good
         if not readable:
             return None
+        # A text file that is one document is one record.
         if self.format == "text" and self.text_mode is None:
             return RowEstimate(len(self.files), 0)
 
-        # Counted: every file has a known number of records, or cannot be read.
-        totals = {
-            look.file.path: look.total for look in readable if look.total is not None
-        }
-        damaged_paths = {
-            look.file.path for look in self.looks if look.damage is not None
-        }
-        if all(
-            file.path in totals or file.path in damaged_paths for file in self.files
-        ):
-            return RowEstimate(
-                sum(totals[file.path] for file in self.files if file.path in totals), 0
-            )
+        # Counted, if every file has a known number of records or cannot be read.
+        counted_rows = 0
+        settled_paths: set[str] = set()
+        for look in self.looks:
+            if look.damage is not None:
+                settled_paths.add(look.file.path)
+            elif look.total is not None:
+                settled_paths.add(look.file.path)
+                counted_rows += look.total
+        if all(file.path in settled_paths for file in self.files):
+            return RowEstimate(counted_rows, 0)
         return estimate_rows(self.files, self.looks)
 
     def statistics(self) -> TextStatistics | None:
-        """Return the length and the alphabet of the sampled texts; None without
-        texts.
-        """
+        """Return the length and the alphabet of the sampled texts; None without texts."""
         column = self.content_field
         if column is None:
             return None
-        values = [value_at(row, column) for row in self.rows]
-        texts = [text for text in values if isinstance(text, str)]
+        texts: list[str] = []
+        for row in self.rows:
+            value = value_at(row, column)
+            if isinstance(value, str):
+                texts.append(value)
         if not texts:
             return None
 
-        # Of files that are one text each, the sample knows the length of the whole
-        # text.
+        # For files that are one text each, the sample has the estimated length of the
+        # complete text; the row has only its beginning.
+        characters = 0
+        ascii_characters = 0
+        for text in texts:
+            characters += len(text)
+            ascii_characters += _count_ascii(text)
         lengths = [look.lengths for look in self.looks if look.lengths is not None]
-        if not lengths:
-            lengths = [float(len(text)) for text in texts]
-        characters = sum(len(text) for text in texts)
-        ascii_characters = sum(_count_ascii(text) for text in texts)
+        mean_length = characters / len(texts)
+        if lengths:
+            mean_length = sum(lengths) / len(lengths)
         return TextStatistics(
             column=column,
             records=len(texts),
-            mean_characters=round(sum(lengths) / len(lengths), 1),
+            mean_characters=round(mean_length, 1),
             ascii_share=round(ascii_characters / max(1, characters), 4),
         )
 
     def findings(self) -> Iterator[Remark]:
-        """Yield the faults of the sampled files and of their texts; empty files are
-        reported elsewhere.
+        """Yield the faults of the sampled files and of their texts.
+
+        Empty files are reported elsewhere.
         """
         for look in self.looks:
             if not look.file.size:
@@ -224,26 +235,34 @@ class FileGroup:
     def _faults_of_records(self, look: FileSample) -> Iterator[Remark]:
         """Yield the number of bad records of a file, and the column that it lacks."""
         column = self.content_field
+        # Faults that the reader reports, and texts that a build could not use.
         reasons = Counter(look.bad)
         if column is not None:
             for row in look.rows:
                 value = value_at(row, column)
-                if value is None:
-                    reasons["null_text" if column in row else "missing_field"] += 1
+                if value is None and column in row:
+                    reasons["null_text"] += 1
+                elif value is None:
+                    reasons["missing_field"] += 1
                 elif not isinstance(value, str):
                     reasons["not_a_string"] += 1
         if reasons:
-            counts = ", ".join(
+            counts = [
                 f"{reason} {count:,}" for reason, count in sorted(reasons.items())
-            )
-            message = f"{reasons.total():,} of {max(look.seen, 1):,} sampled records are bad: {counts}"
+            ]
+            bad_records = f"{reasons.total():,} of {max(look.seen, 1):,}"
+            message = f"{bad_records} sampled records are bad: {', '.join(counts)}"
             yield Remark(file=look.file.path, what=message)
+
+        # With a schema, a file without the column has no text at all. The path of a
+        # text inside of an object begins with the name of its column.
         if column is not None and look.columns and FORMATS[self.format].schema:
-            top = column if column in self.columns else column.split(".")[0]
-            if top not in look.columns:
-                yield Remark(
-                    file=look.file.path, what=f"it has no column {top!r}", fatal=True
-                )
+            column_name = column
+            if column not in self.columns:
+                column_name = column.split(".")[0]
+            if column_name not in look.columns:
+                message = f"it has no column {column_name!r}"
+                yield Remark(file=look.file.path, what=message, fatal=True)
 
 
 def _count_ascii(text: str) -> int:
@@ -258,8 +277,9 @@ def merged_groups(
     mapper: ColumnMapper,
     explicit: Mapping[str, str],
 ) -> list[FileGroup]:
-    """Judge files by samples of some, and join those that can be one entry of a
-    configuration.
+    """Judge files by samples of some, and join files that fit into one entry.
+
+    An entry of a configuration has one kind of records and one set of options.
 
     Args:
         looked: Pairs (files, samples of some of them).
@@ -269,30 +289,35 @@ def merged_groups(
     Returns:
         Groups, the one with most bytes first.
     """
-    parts = [_group_of(files, looks, mapper, explicit) for files, looks in looked]
+    empty_parts: list[FileGroup] = []
     parts_by_key: dict[tuple[object, ...], list[FileGroup]] = {}
-    for part in parts:
-        if part.kind != "empty":
+    for files, looks in looked:
+        part = _group_of(files, looks, mapper, explicit)
+        if part.kind == "empty":
+            empty_parts.append(part)
+        else:
             parts_by_key.setdefault(part.key, []).append(part)
 
     # Empty files fit into any group: they join the first.
     if not parts_by_key:
         parts_by_key[()] = []
     first_parts = next(iter(parts_by_key.values()))
-    first_parts += [part for part in parts if part.kind == "empty"]
+    first_parts += empty_parts
 
     groups: list[FileGroup] = []
     for joined in parts_by_key.values():
         if len(joined) == 1:
             groups.append(joined[0])
             continue
-        files: list[InputFile] = []
-        looks: list[FileSample] = []
+        # A joined group is judged anew, by the samples of all its parts.
+        joined_files: list[InputFile] = []
+        joined_looks: list[FileSample] = []
         for part in joined:
-            files += part.files
-            looks += part.looks
-        files.sort(key=lambda file: file.path)
-        groups.append(_group_of(files, looks, mapper, explicit))
+            joined_files += part.files
+            joined_looks += part.looks
+        joined_files.sort(key=lambda file: file.path)
+        groups.append(_group_of(joined_files, joined_looks, mapper, explicit))
+    # The largest group comes first: its columns describe the source.
     return sorted(groups, key=lambda group: (-group.bytes, group.files[0].path))
 
 
@@ -303,11 +328,14 @@ def _group_of(
     explicit: Mapping[str, str],
 ) -> FileGroup:
     """Return the group of files whose samples have the same kind of records."""
+    # 1. Find the columns of roles in the merged columns of the samples.
     columns = merged_columns(look.columns for look in looks if look.columns)
     rows: list[dict[str, Any]] = []
     for look in looks:
         rows += look.rows
     mapping = mapped(mapper, columns, rows, explicit)
+    # 2. The kind follows from the roles. Without columns nothing was read: the files
+    # are empty, too large to sample, or damaged.
     kind: Kind = "empty"
     if columns:
         kind = kind_of(mapping)
@@ -325,20 +353,25 @@ def _group_of(
 
 
 def name_of(files: Iterable[InputFile]) -> str:
-    """Return a name for a source of a configuration: the common beginning of the
-    files' names.
+    """Return a name for a source: the common beginning of the files' names.
+
+    Numbers at its end are left out: ``train-00000-of-00042.parquet`` is ``train``.
     """
-    names = (
-        re.sub(r"-\d+-of-\d+", "", PurePosixPath(file.path).name) for file in files
-    )
-    stems = [name.partition(".")[0] for name in names]
-    common = os.path.commonprefix(stems)  # noqa: RUF071 - characters are meant
-    plain = common if common in stems else re.sub(r"[\d._-]*$", "", common)
-    return source_name(plain) or "data"
+    stems: list[str] = []
+    for file in files:
+        file_name = re.sub(r"-\d+-of-\d+", "", PurePosixPath(file.path).name)
+        stems.append(file_name.partition(".")[0])
+    common_stem = os.path.commonprefix(stems)  # noqa: RUF071 - characters are meant
+    # A common beginning that is no whole name ends in a number that was cut.
+    if common_stem not in stems:
+        common_stem = re.sub(r"[\d._-]*$", "", common_stem)
+    return source_name(common_stem) or "data"
 
 
 def source_name(text: str) -> str:
-    """Return `text` without the characters that a source's name may not have; "" if
-    none remain.
+    """Return a text without the characters that a source's name may not have.
+
+    It is empty if no character remains.
     """
-    return _NAME_CHARACTERS.sub("-", text).strip("._-")[:64].rstrip("._-")
+    plain_text = _NAME_CHARACTERS.sub("-", text).strip("._-")
+    return plain_text[:_SOURCE_NAME_LENGTH].rstrip("._-")

@@ -1,12 +1,13 @@
-"""The result of inspecting a source: its files, splits, columns and statistics,
-frozen and JSON-able.
+"""The result of inspecting a source: files, splits, columns and statistics.
+
+It is frozen and JSON-able.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Literal, final
+from typing import Any, Final, Literal, final
 
 from tokenlake.base import numbers
 from tokenlake.etl.introspection.column_names import ROLES, rank_of, role_of
@@ -21,6 +22,7 @@ from tokenlake.etl.sources.rows import value_at
 Kind = Literal[
     "text", "instruction", "chat", "preference", "unknown", "empty", "damaged"
 ]
+"""Kind of the records of some files. ``unknown``: no column is clearly the text."""
 
 NAMES: dict[Kind, str] = {
     "text": "raw text",
@@ -31,6 +33,9 @@ NAMES: dict[Kind, str] = {
     "empty": "no records",
     "damaged": "not readable",
 }
+"""Kind -> its name for people."""
+
+_INNER_DEPTH: Final = 3  # levels at which a text is searched; 1 is that of columns
 
 
 @final
@@ -39,10 +44,11 @@ class Feature:
     """A column.
 
     Attributes:
-        type: as text, nested types in full: ``list<struct<role: string, content:
-            string>>``.
-        nullable: whether it may hold nulls or, without a schema, did in the sample.
-        role: what it is taken for, None for nothing.
+        name: Name of the column.
+        type: Type as text, with nested types in full: ``list<struct<role: string,
+            content: string>>``.
+        nullable: True if it may hold nulls; without a schema, if it did in the sample.
+        role: Role that the column has; None for none.
     """
 
     name: str
@@ -54,8 +60,12 @@ class Feature:
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Split:
-    """A split: of a dataset on the Hub, or as the names of files suggest; bytes are
-    stored ones.
+    """A split of a dataset on the Hub, or one that the names of files suggest.
+
+    Attributes:
+        name: Name of the split.
+        files: Number of files.
+        bytes: Stored bytes.
     """
 
     name: str
@@ -69,9 +79,9 @@ class Remark:
     """Something to know before a build.
 
     Attributes:
-        file: which file, as in the listing; "" for the source as a whole.
-        what: a sentence.
-        fatal: whether a build of these files would fail by it.
+        file: File, as in the listing; "" for the source as a whole.
+        what: Sentence that states it.
+        fatal: True if a build of these files would fail by it.
     """
 
     file: str
@@ -85,10 +95,10 @@ class TextStatistics:
     """The texts of the sample.
 
     Attributes:
-        column: where they are.
-        records: how many were measured.
-        mean_characters: of a text.
-        ascii_share: of the characters, 0 to 1.
+        column: Column of the texts.
+        records: Number of texts that were measured.
+        mean_characters: Mean number of characters of a text.
+        ascii_share: Share of ASCII in the characters, 0 to 1.
     """
 
     column: str
@@ -103,23 +113,24 @@ class Group:
     """Files that hold the same kind of records.
 
     Attributes:
-        name: for people, from the files' names.
-        files, bytes: how many, and as stored.
-        formats: such as ``jsonl.gz`` to number of files.
-        rows: records, None where nothing is known.
-        rows_exact: whether `rows` is counted (footers, whole files) or estimated from
-            the sample.
-        rows_margin: half of the range that holds the true number of records about 19
-            times of 20; None: unknown.
-        features: their columns, in order.
-        kind: what they are good for.
-        mapping: which column is what.
-        text: of the sample, None where there is no text.
-        sampled: records that were looked at.
-        bad: how many of these are bad, by reason.
-        sample: the first records, long strings cut.
-        entry: options of a configuration's dataset, None where a build cannot read
-            these files.
+        name: Name for people, from the files' names.
+        files: Number of files.
+        bytes: Stored bytes.
+        formats: Format and compression, such as ``jsonl.gz`` -> number of files.
+        rows: Number of records; None if nothing is known about it.
+        rows_exact: True if `rows` is counted (footers, complete files), False if it is
+            estimated from the sample.
+        rows_margin: Half of the range that holds the true number of records about 19
+            times of 20; None if unknown.
+        features: Columns, in order.
+        kind: Kind of the records.
+        mapping: Columns of the roles.
+        text: Statistics of the sampled texts; None if there is no text.
+        sampled: Number of sampled records.
+        bad: Number of bad records in the sample, by reason.
+        sample: First records, with long strings cut.
+        entry: Options of a configuration's dataset; None if a build cannot read these
+            files.
     """
 
     name: str
@@ -140,39 +151,43 @@ class Group:
 
     @property
     def records_in_words(self) -> str:
-        """The number of records, as ``500 records`` or ``about 66.1 k records
-        ±20%``.
+        """The number of records in words.
+
+        Examples: ``500 records``, ``about 66.1 k records ±20%``.
         """
         if self.rows is None:
             return "unknown number of records"
         if self.rows_exact:
             return numbers.plural(self.rows, "record")
         words = f"about {numbers.short(self.rows)} records"
+        # Files that can be read from their beginning only have no margin.
         if self.rows_margin is None or not self.rows:
             return f"{words}, judged by the beginning of files"
-        return f"{words} ±{max(1, round(100 * self.rows_margin / self.rows))}%"
+        percentage = max(1, round(100 * self.rows_margin / self.rows))
+        return f"{words} ±{percentage}%"
 
     @property
     def has_columns(self) -> bool:
-        """Whether there are columns to speak of: plain text has none."""
-        return any(not name.startswith("text") for name in self.formats)
+        """True if there are columns: plain text has none."""
+        return any(not form.startswith("text") for form in self.formats)
 
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inspection:
-    """All that a look at a source found.
+    """All that an inspection of a source finds.
 
     Attributes:
-        source: as it was given.
-        configs: subsets of a dataset on the Hub, else empty.
-        splits: see :class:`Split`; empty where nothing suggests any.
-        files, bytes: of the whole listing.
-        looked_into: how many files were opened.
-        bytes_read: of them, in all.
-        groups: at least one, the largest first.
-        findings: damaged files, bad records and other things to know.
-        proposal: a configuration as YAML, only comments where nothing can be built.
+        source: Source, as the user named it.
+        configs: Subsets of a dataset on the Hub; empty for other sources.
+        splits: Splits; empty if nothing suggests any.
+        files: Number of files of the listing.
+        bytes: Stored bytes of the listing.
+        looked_into: Number of files that were opened.
+        bytes_read: Bytes that were read of them.
+        groups: Groups of files, at least one, the largest first.
+        findings: Damaged files, bad records and other remarks.
+        proposal: Configuration as YAML; only comments if nothing can be built.
     """
 
     source: tuple[str, ...]
@@ -188,9 +203,7 @@ class Inspection:
 
     @property
     def runnable(self) -> bool:
-        """Whether the proposal is a configuration that a build can run (given a
-        tokenizer).
-        """
+        """True if a build can run the proposal, once a tokenizer is named."""
         return any(group.entry is not None for group in self.groups)
 
     def to_json(self) -> dict[str, Any]:
@@ -237,9 +250,8 @@ class DatasetMetadata:
 
     @classmethod
     def of(cls, name: str, found: Inspection, config: str | None) -> DatasetMetadata:
-        """Return the contents that an inspection found, of its largest group of
-        files.
-        """
+        """Return the contents of the largest group of files of an inspection."""
+        # A build of a whole source takes its largest group; the others are remarks.
         group = found.groups[0]
         return cls(
             name=name,
@@ -261,63 +273,82 @@ def mapped(
     rows: Sequence[Mapping[str, Any]],
     explicit: Mapping[str, str],
 ) -> ColumnMapping:
-    """Find the columns of every role; a text that is no top-level column is looked for
-    inside of objects.
+    """Find the column of each role, also for texts inside of objects.
 
-    Such a text is named by its path: ``data.text``.
+    A text that is no top-level column is searched inside of objects, and is named by
+    its path: ``data.text``.
+
+    Args:
+        mapper: Search for the columns of roles.
+        columns: Column -> type.
+        rows: Sampled records.
+        explicit: Role -> column or path, where the caller knows it.
     """
-    columns = dict(columns)
-    for name, shape in columns.items():
-        # A column of several types is one of strings where most values are: the others
-        # are bad records.
-        values = (
-            [row[name] for row in rows if row.get(name) is not None]
-            if shape.kind == "mixed"
-            else []
-        )
-        if values and 2 * sum(isinstance(value, str) for value in values) >= len(
-            values
-        ):
-            columns[name] = Shape("string", nullable=shape.nullable)
-    lengths = {
-        name: mean_length(rows, name)
-        for name, shape in columns.items()
-        if shape.is_text
-    }
-    direct = {
-        role: name
-        for role, name in explicit.items()
-        if name in columns or "." not in name
-    }
-    found = mapper.map(ROLES, columns, explicit=direct, lengths=lengths)
+    typed_columns: dict[str, Shape] = {}
+    lengths: dict[str, float] = {}
+    for column, shape in columns.items():
+        # A column of several types is one of strings if most values are: the others are
+        # bad records.
+        if shape.kind == "mixed" and _has_mostly_strings(rows, column):
+            shape = Shape("string", nullable=shape.nullable)
+        typed_columns[column] = shape
+        if shape.is_text:
+            lengths[column] = mean_length(rows, column)
 
-    if "text" in explicit.keys() - direct.keys():
-        return _with_text(
-            found, MappedColumn("text", explicit["text"], "explicit", 1.0)
-        )
-    if kind_of(found) != "unknown":
-        return found
-    inner = [
-        (depth, rank_of(name), path)
-        for depth, path, name, shape in _inner(columns, "", 1)
-        if shape.is_text and role_of(name) == "text"
-    ]
-    return (
-        _with_text(found, MappedColumn("text", min(inner)[2], "synonym", 1.0))
-        if inner
-        else found
+    # 1. Top-level columns. A path that the caller gave is no column: it comes below. A
+    #    name without a point is passed on even if it is missing, for the error.
+    explicit_columns = dict(explicit)
+    for role, column in explicit.items():
+        if "." in column and column not in typed_columns:
+            del explicit_columns[role]
+    mapping = mapper.map(
+        ROLES, typed_columns, explicit=explicit_columns, lengths=lengths
     )
+
+    # 2. The path of a text that the caller gave.
+    if "text" in explicit and "text" not in explicit_columns:
+        text_path = explicit["text"]
+        return _with_text(mapping, MappedColumn("text", text_path, "explicit", 1.0))
+    if kind_of(mapping) != "unknown":
+        return mapping
+
+    # 3. A text inside of objects: the one that is least deep, then the one with the
+    #    most usual name, then the first by path.
+    candidates: list[tuple[int, int, str]] = []
+    for depth, path, name, shape in _inner_columns(typed_columns, "", 1):
+        if shape.is_text and role_of(name) == "text":
+            candidates.append((depth, rank_of(name), path))
+    if not candidates:
+        return mapping
+    _, _, text_path = min(candidates)
+    return _with_text(mapping, MappedColumn("text", text_path, "synonym", 1.0))
+
+
+def _has_mostly_strings(rows: Sequence[Mapping[str, Any]], column: str) -> bool:
+    """Return True if at least half of a column's sampled values are strings."""
+    values = 0
+    strings = 0
+    for row in rows:
+        value = row.get(column)
+        if value is not None:
+            values += 1
+        if isinstance(value, str):
+            strings += 1
+    return values > 0 and 2 * strings >= values
 
 
 def _with_text(mapping: ColumnMapping, text: MappedColumn) -> ColumnMapping:
-    """Return `mapping` with the text elsewhere."""
-    others = tuple(entry for entry in mapping.mapped if entry.role != "text")
-    unmapped = tuple(entry for entry in mapping.unmapped if entry.role != "text")
-    return ColumnMapping((text, *others), unmapped)
+    """Return a mapping with another column of the role `text`."""
+    mapped_columns = [text]
+    for mapped_column in mapping.mapped:
+        if mapped_column.role != "text":
+            mapped_columns.append(mapped_column)
+    unmapped_roles = [entry for entry in mapping.unmapped if entry.role != "text"]
+    return ColumnMapping(tuple(mapped_columns), tuple(unmapped_roles))
 
 
 def kind_of(mapping: ColumnMapping) -> Kind:
-    """Judge by the roles that have a column."""
+    """Return the kind of records whose roles have columns, the most specific first."""
     roles = mapping.columns.keys()
     if {"chosen", "rejected"} <= roles:
         return "preference"
@@ -325,28 +356,39 @@ def kind_of(mapping: ColumnMapping) -> Kind:
         return "chat"
     if {"instruction", "output"} <= roles:
         return "instruction"
-    return "text" if "text" in roles else "unknown"
+    if "text" in roles:
+        return "text"
+    return "unknown"
 
 
 def mean_length(rows: Iterable[Mapping[str, Any]], path: str) -> float:
-    """Return the mean characters of the strings in a column of the sample, 0.0 if
-    there are none.
-    """
-    sizes = [
-        len(value) for row in rows if isinstance(value := value_at(row, path), str)
-    ]
-    return sum(sizes) / len(sizes) if sizes else 0.0
+    """Return the mean characters of a column's sampled strings; 0.0 if it has none."""
+    lengths: list[int] = []
+    for row in rows:
+        value = value_at(row, path)
+        if isinstance(value, str):
+            lengths.append(len(value))
+    if not lengths:
+        return 0.0
+    return sum(lengths) / len(lengths)
 
 
-def _inner(
-    columns: Mapping[str, Shape], before: str, depth: int
+def _inner_columns(
+    columns: Mapping[str, Shape], prefix: str, depth: int
 ) -> list[tuple[int, str, str, Shape]]:
-    """Return (depth, path, name, shape) of the columns one or two levels down."""
-    found: list[tuple[int, str, str, Shape]] = []
+    """Return (depth, path, name, shape) of the columns one or two levels down.
+
+    Args:
+        columns: Name -> type, at this level.
+        prefix: Path of this level: "", or a path that ends in a point.
+        depth: Level, 1 for that of the columns.
+    """
+    inner_columns: list[tuple[int, str, str, Shape]] = []
     for name, shape in columns.items():
-        path = f"{before}{name}"
+        path = f"{prefix}{name}"
         if depth > 1:
-            found.append((depth, path, name, shape))
-        if shape.kind == "struct" and depth < 3:
-            found += _inner(dict(shape.fields), f"{path}.", depth + 1)
-    return found
+            inner_columns.append((depth, path, name, shape))
+        if shape.kind == "struct" and depth < _INNER_DEPTH:
+            fields = dict(shape.fields)
+            inner_columns += _inner_columns(fields, f"{path}.", depth + 1)
+    return inner_columns

@@ -1,9 +1,13 @@
-"""Inspection of a source before a build: its files, columns, kinds of records, and a
-proposed configuration.
+"""Inspection of a source before a build: files, columns, kinds of records, a proposal.
 
 The cost is limited, however large the source is: the listing, and at most 4 MiB of each
 of about eight files. A local Arrow file is mapped, and only the pages of its first
 records are read. Local files are not hashed.
+
+1. List the files of the source, with their splits and subsets.
+2. Group them in families, and sample about eight files of them.
+3. Join families whose samples have the same kind of records and the same options.
+4. Describe each group, and propose an entry of a configuration for it.
 """
 
 from __future__ import annotations
@@ -54,6 +58,7 @@ from tokenlake.etl.sources.hub_client import HubClient
 from tokenlake.etl.sources.hub_id import parse_id
 from tokenlake.etl.sources.inputs import InputFile, is_url
 from tokenlake.etl.sources.listing import list_inputs, require_use_of_options
+from tokenlake.etl.sources.numbered_files import missing_numbers
 from tokenlake.etl.sources.patterns import expand
 from tokenlake.etl.sources.split_choice import Survey, left_over
 
@@ -62,13 +67,14 @@ _DEFAULT_SPLIT: Final = "train"
 
 @final
 @dataclass(frozen=True, slots=True)
-class _HubFacts:
+class _HubContents:
     """Subsets and splits of a dataset on the Hub.
 
     Attributes:
         configs: Names of all subsets.
         splits: Splits of the inspected subset.
-        subset: Inspected subset: as requested, else the default one, else the first.
+        subset: Inspected subset: the requested one, otherwise the default one, otherwise
+            the first.
         split: Inspected split, chosen in the same way.
         remarks: Choices that the user should know.
     """
@@ -81,62 +87,68 @@ class _HubFacts:
 
     @classmethod
     def of(cls, source: ResolvedSource, split: str | None) -> Self:
-        """Ask the Hub; of several ids, the first decides the subsets and splits.
+        """Return what the Hub lists; of several ids, the first one decides.
 
         Args:
             source: Source with type ``hub``.
             split: Requested split; None for the default.
         """
-        listing = list_repo(
-            HubClient(source.storage_options), parse_id(source.data_files[0])
-        )
+        client = HubClient(source.storage_options)
+        listing = list_repo(client, parse_id(source.data_files[0]))
         subsets = listing.layout.subsets
         remarks: list[Remark] = []
 
+        # The subset. The first of several is a guess, which the user must know.
         subset = source.subset or listing.layout.default
         if subset is None and subsets:
             subset = next(iter(subsets))
             remarks.append(_first_of("subset", subset, tuple(subsets)))
 
+        # Its splits, with the sizes of files that the listing has.
         splits: list[Split] = []
-        for name, paths in subsets.get(subset or "", {}).items():
-            sizes = [
-                listing.files[path].size for path in paths if path in listing.files
-            ]
-            splits.append(Split(name=name, files=len(paths), bytes=sum(sizes)))
-        names = tuple(entry.name for entry in splits)
-        chosen = split
-        if not chosen:
-            has_default = _DEFAULT_SPLIT in names or not names
-            chosen = _DEFAULT_SPLIT if has_default else names[0]
-            if split is None and not has_default:
-                remarks.append(_first_of("split", chosen, names))
-        return cls(tuple(subsets), tuple(splits), subset, chosen, tuple(remarks))
+        for split_name, paths in subsets.get(subset or "", {}).items():
+            split_bytes = 0
+            for path in paths:
+                if path in listing.files:
+                    split_bytes += listing.files[path].size
+            splits.append(Split(name=split_name, files=len(paths), bytes=split_bytes))
+
+        # The split: the requested one, otherwise train, otherwise the first.
+        split_names = tuple(entry.name for entry in splits)
+        chosen_split = split
+        if not chosen_split:
+            chosen_split = _DEFAULT_SPLIT
+            if split_names and _DEFAULT_SPLIT not in split_names:
+                chosen_split = split_names[0]
+                if split is None:
+                    remarks.append(_first_of("split", chosen_split, split_names))
+        return cls(tuple(subsets), tuple(splits), subset, chosen_split, tuple(remarks))
 
 
 def _first_of(choice: str, name: str, names: tuple[str, ...]) -> Remark:
-    """Return the remark that a subset or split was chosen only because it is the
-    first.
-    """
+    """Return the remark that a subset or split was chosen only as the first one."""
     message = f"this is {choice} {name!r}, the first of {listed(names)}: none of them is the default one"
     return Remark(file="", what=message)
 
 
 SourceLike = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+"""A path, glob, folder, URL or id of a dataset on the Hub, or several of them."""
 
+# Name of the dataset in the configuration from which the options are resolved.
 _NAME: Final = "inspected"
-_HEAD: Final = 64 << 10  # bytes
+_HEAD_BYTES: Final = 64 << 10  # of a file, by which its format is recognised
+_SNIFFED_FILES: Final = 8  # files whose first bytes are read
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class _ChosenFiles:
-    """Which files are looked into.
+    """Files that are inspected.
 
     Attributes:
-        files: of one split, or all.
-        split: their split, where the proposal must name it; else None.
-        remarks: what is left out.
+        files: Files of one split, or all.
+        split: Their split, if the proposal must name it; otherwise None.
+        remarks: Remarks about files that are left out.
     """
 
     files: Sequence[InputFile]
@@ -146,11 +158,16 @@ class _ChosenFiles:
 
 @final
 class _Request:
-    """A source (`given` as `data_files`) and the options of a configuration's dataset
-    that it was given with.
+    """A source and the options of a configuration's dataset.
 
-    `source` has the listing's options resolved; its tokenizer means nothing. `survey`
-    knows the splits of files once they are listed.
+    Options have the same names and the same checks as in a configuration, because they
+    are resolved by one.
+
+    Attributes:
+        entries: Paths, globs, URLs or ids, as the user gave them.
+        source: Resolved dataset. Its tokenizer has no meaning.
+        survey: Splits and subsets of the files, once they are listed.
+        options: Options that the user gave, and those that the source requires.
     """
 
     def __init__(
@@ -159,13 +176,16 @@ class _Request:
         options: Mapping[str, Any],
         overrides: Iterable[str] = (),
     ) -> None:
-        sources = source if isinstance(source, list | tuple) else (source,)
-        self.given: tuple[str, ...] = tuple(
+        entries = source if isinstance(source, list | tuple) else (source,)
+        self.entries: tuple[str, ...] = tuple(
             os.fspath(entry)  # pyright: ignore[reportArgumentType, reportCallIssue]
-            for entry in sources
+            for entry in entries
         )
-        written = {name: value for name, value in options.items() if value is not None}
-        dataset = {"name": _NAME, "data_files": list(self.given), **written}
+        # A configuration of one dataset. An option that is None has its default.
+        set_options = {
+            key: value for key, value in options.items() if value is not None
+        }
+        dataset = {"name": _NAME, "data_files": list(self.entries), **set_options}
         config = load_config(
             {"name": _NAME, "datasets": [dataset], "default_tokenizer": "none"},
             [f"datasets.{_NAME}.{override}" for override in overrides],
@@ -178,164 +198,208 @@ class _Request:
             )
         self.source: ResolvedSource = resolve(config).sources[0]
         self.survey = Survey()
-        shown: dict[str, Any] = config.datasets[0].model_dump(
+
+        # Options for the proposal, with those of `overrides`, and as a file writes them.
+        self.options: dict[str, Any] = config.datasets[0].model_dump(
             mode="json", exclude_unset=True
         )
-        self.options: dict[str, Any] = {
-            name: value
-            for name, value in shown.items()
-            if name not in {"name", "data_files"}
-        }
+        for option in ("name", "data_files"):
+            self.options.pop(option, None)
 
     @property
     def is_hub(self) -> bool:
-        """Whether the entries are ids of datasets on the Hub."""
+        """True if the entries are ids of datasets on the Hub."""
         return self.source.type == "hub"
 
     @cached_property
-    def hub(self) -> _HubFacts | None:
-        """What the Hub says, None for files; the subset and split it chose become
-        part of the source.
+    def hub(self) -> _HubContents | None:
+        """Contents of the dataset on the Hub; None for files.
+
+        The subset and split that are chosen become part of the source.
         """
         if not self.is_hub:
             return None
-        facts = _HubFacts.of(self.source, self.options.get("split"))
-        self.source = replace(self.source, subset=facts.subset, split=facts.split)
-        if facts.subset is not None and len(facts.configs) > 1:
-            self.options["subset"] = facts.subset
-        self.options["split"] = facts.split
-        return facts
+        contents = _HubContents.of(self.source, self.options.get("split"))
+        self.source = replace(self.source, subset=contents.subset, split=contents.split)
+        # A single subset need not be named in a configuration.
+        if contents.subset is not None and len(contents.configs) > 1:
+            self.options["subset"] = contents.subset
+        self.options["split"] = contents.split
+        return contents
 
     @cached_property
     def listing(self) -> Sequence[InputFile]:
-        """All files, of whatever split; a local one without a telling extension is
-        what its first bytes show.
+        """All files, of all splits.
+
+        The format of local files whose names do not show it is that of their first
+        bytes.
         """
         if self.hub is not None:
             return list_inputs(self.source)
         try:
             return list_inputs(self.source, hashed=False, select=self.survey)
         except ConfigError:
-            kind = None if self.source.type else self._sniffed_type()
-            if kind is None:
+            # The listing fails if the names of the files show no format.
+            sniffed_type: str | None = None
+            if not self.source.type:
+                sniffed_type = self._sniffed_type()
+            if sniffed_type is None:
                 raise
-            again = _Request(self.given, {**self.options, "type": kind})
-            self.source, self.options = again.source, again.options
+            request = _Request(self.entries, {**self.options, "type": sniffed_type})
+            self.source = request.source
+            self.options = request.options
+            # The failed listing may have filled the survey in part.
             self.survey = Survey()
             return list_inputs(self.source, hashed=False, select=self.survey)
 
     @cached_property
     def chosen(self) -> _ChosenFiles:
-        """The files to look into: those of the split that was asked for, else of the
-        one that a build should train on.
+        """The files that are inspected.
+
+        They are those of the requested split, otherwise those of the split that a build
+        should train on.
 
         Raises:
-            ConfigError: there is no such split.
+            ConfigError: The split does not exist.
         """
-        listing = self.listing  # which fills the survey
+        listing = self.listing  # fills the survey
         survey = self.survey
-        has_lines = self.options.get("text_mode") == "lines"
+        text_mode = None
+        if self.options.get("text_mode") == "lines":
+            text_mode = "lines"
         require_use_of_options(
-            _NAME,
-            listing,
-            delimiter=self.source.delimiter,
-            text_mode="lines" if has_lines else None,
+            _NAME, listing, delimiter=self.source.delimiter, text_mode=text_mode
         )
+
+        # The whole listing: the Hub has chosen already, or there is nothing to choose.
         if self.is_hub:
             return _ChosenFiles(listing, None, ())
         if self.source.split_from != "default":
-            return _ChosenFiles(
-                list_inputs(self.source, hashed=False), self.options.get("split"), ()
-            )
-        is_named_alone = (
-            not survey.has_folder and len(survey.splits) == 1 and not survey.unnamed
-        )
-        if not survey.splits or is_named_alone:
+            files = list_inputs(self.source, hashed=False)
+            return _ChosenFiles(files, self.options.get("split"), ())
+        is_only_split = len(survey.splits) == 1 and not survey.unnamed
+        if not survey.splits or (is_only_split and not survey.has_folder):
             return _ChosenFiles(listing, None, ())
 
-        split = (
-            _DEFAULT_SPLIT
-            if _DEFAULT_SPLIT in survey.splits
-            else next(iter(survey.splits))
-        )
+        # One of several splits. Files without the name of a split are for training, if
+        # their folders do not name splits either.
+        split = next(iter(survey.splits))
+        if _DEFAULT_SPLIT in survey.splits:
+            split = _DEFAULT_SPLIT
         if not survey.has_folder and survey.unnamed:
             split = _DEFAULT_SPLIT
         urls = set(survey.splits.get(split, ()))
         if not survey.has_folder and split == _DEFAULT_SPLIT:
             urls |= set(survey.unnamed)
         files = [file for file in listing if file.url in urls]
-        rest = left_over(survey.splits, survey.unnamed, urls)
-        if not rest:
+        left_out = left_over(survey.splits, survey.unnamed, urls)
+        if not left_out:
             return _ChosenFiles(files, None, ())
-        what = f"these are the files of split {split!r}; not among them: {rest}. `split` names another one"
-        return _ChosenFiles(files, split, (Remark(file="", what=what),))
+        message = f"these are the files of split {split!r}; not among them: {left_out}. `split` names another one"
+        return _ChosenFiles(files, split, (Remark(file="", what=message),))
 
     def _sniffed_type(self) -> str | None:
-        """The type that all files' first bytes show, None where one is named
-        otherwise or shows nothing.
+        """Return the type that the first bytes of all files show.
+
+        It is None if a name shows another format, or if the files are not of one type.
         """
-        if any(map(is_url, self.given)):
+        # Remote files are not opened to find a format: that takes a request for each.
+        if any(is_url(entry) for entry in self.entries):
             return None
-        paths = [Path(path) for entry in self.given for path in expand(entry, None)[1]]
+        paths: list[Path] = []
+        for entry in self.entries:
+            _, listed_paths = expand(entry, None)
+            paths += [Path(path) for path in listed_paths]
         if any(format_of(path.name) or compression_of(path.name) for path in paths):
             return None
-        kinds = {_kind_of_bytes(path) for path in paths[:8]}
-        return kinds.pop() if len(kinds) == 1 else None
+        types = {_type_of_bytes(path) for path in paths[:_SNIFFED_FILES]}
+        if len(types) != 1:
+            return None
+        return types.pop()
 
 
-def _kind_of_bytes(path: Path) -> str | None:
+def _type_of_bytes(path: Path) -> str | None:
+    """Return the type of a file by its first bytes; None for unknown binary data."""
     with path.open("rb") as file:
-        head = file.read(_HEAD)
-    if (kind := kind_of(head)) is not None:
-        return {"Parquet": "parquet", "Arrow IPC": "arrow"}.get(kind)
-    start = head.removeprefix(b"\xef\xbb\xbf").lstrip()
-    if start.startswith(b"{"):
+        first_bytes = file.read(_HEAD_BYTES)
+    # 1. Formats with a signature.
+    signature = kind_of(first_bytes)
+    if signature == "Parquet":
+        return "parquet"
+    if signature == "Arrow IPC":
+        return "arrow"
+    if signature is not None:
+        return None
+
+    # 2. JSON, by its first characters after a byte order mark and white space.
+    json_start = first_bytes.removeprefix(b"\xef\xbb\xbf").lstrip()
+    if json_start.startswith(b"{"):
         return "jsonl"
-    if start.startswith((b"[{", b"[\n")):
+    if json_start.startswith((b"[{", b"[\n")):
         return "json"
+
+    # 3. Text, if it is UTF-8. The last character of a longer file may be cut, which has
+    #    at most 4 bytes.
+    if not first_bytes or b"\x00" in first_bytes:
+        return None
+    complete_bytes = first_bytes
+    if len(first_bytes) == _HEAD_BYTES:
+        complete_bytes = first_bytes[:-4]
     try:
-        str(head[:-4] if len(head) == _HEAD else head, "utf-8")
+        str(complete_bytes, "utf-8")
     except UnicodeDecodeError:
         return None
-    return "txt" if head and b"\x00" not in head else None
+    return "txt"
 
 
-_SHOWN = 6
+_SHOWN_ENDINGS = 6
 
 
 def _passed_over(
-    given: tuple[str, ...], wanted: SourceType | None
+    entries: tuple[str, ...], source_type: SourceType | None
 ) -> tuple[Remark, ...]:
-    """Return a remark about the files with other extensions in the given
-    directories, without hidden files.
+    """Return a remark about files in folders that are not read, because of their names.
+
+    Hidden files are not mentioned.
+
+    Args:
+        entries: Entries of the source.
+        source_type: Type of the source; None: any.
     """
     endings: Counter[str] = Counter()
-    for entry in given:
-        for _, folders, names in os.walk(
-            Path(entry.removeprefix("file://")).expanduser()
-        ):
-            folders[:] = [name for name in folders if not name.startswith((".", "_"))]
-            endings.update(
-                "".join(PurePath(name).suffixes[-2:]) or name
-                for name in names
-                if not name.startswith((".", "_")) and not belongs(name, wanted)
-            )
+    for entry in entries:
+        folder = Path(entry.removeprefix("file://")).expanduser()
+        for _, folder_names, file_names in os.walk(folder):
+            # `os.walk` visits the folders that remain in its list.
+            folder_names[:] = [name for name in folder_names if not _is_hidden(name)]
+            for file_name in file_names:
+                if not _is_hidden(file_name) and not belongs(file_name, source_type):
+                    ending = "".join(PurePath(file_name).suffixes[-2:])
+                    endings[ending or file_name] += 1
     if not endings:
         return ()
+
+    # The most frequent endings, which are the most probable mistakes.
     most_frequent = sorted(endings.items(), key=lambda item: (-item[1], item[0]))
-    counts = ", ".join(f"{name} {count:,}" for name, count in most_frequent[:_SHOWN])
-    if len(most_frequent) > _SHOWN:
-        counts += f" and {len(most_frequent) - _SHOWN} more endings"
-    return (
-        Remark(
-            file="", what=f"files that are not read, because of their names: {counts}"
-        ),
-    )
+    shown_endings = most_frequent[:_SHOWN_ENDINGS]
+    counts = ", ".join(f"{ending} {files:,}" for ending, files in shown_endings)
+    if len(most_frequent) > _SHOWN_ENDINGS:
+        counts += f" and {len(most_frequent) - _SHOWN_ENDINGS} more endings"
+    message = f"files that are not read, because of their names: {counts}"
+    return (Remark(file="", what=message),)
 
 
-_THREADS: Final = 8
-_NAMED: Final = 10  # empty files that are named one by one
-_SURE: Final = 0.8  # a wrong column costs more than none
+def _is_hidden(name: str) -> bool:
+    """Return True for names that a listing of a folder leaves out."""
+    return name.startswith((".", "_"))
+
+
+_THREADS: Final = 8  # files are sampled side by side: remote ones mostly wait
+_NAMED_FILES: Final = 10  # empty files that are named one by one
+_MIN_SCORE: Final = 0.8  # of a column's name: a wrong column costs more than none
+
+# Formats whose empty files are damaged. A text file may be empty.
+_FORMATS_WITH_BYTES: Final = frozenset({"parquet", "arrow", "json"})
 
 
 @final
@@ -399,9 +463,13 @@ class DatasetIntrospector:
         """Check the options; nothing is read yet."""
         if rows < 0:
             raise ConfigError(f"rows: got {rows}, must be 0 or more")
-        self._source, self._token, self._overrides = source, token, tuple(overrides)
-        self._cache = None if cache_dir is None else Path(cache_dir)
-        self._given: dict[str, Any] = {
+        self._source = source
+        self._token = token
+        self._overrides = tuple(overrides)
+        self._cache: Path | None = None
+        if cache_dir is not None:
+            self._cache = Path(cache_dir)
+        self._options: dict[str, Any] = {
             "type": type,
             "subset": subset,
             "split": split,
@@ -409,9 +477,12 @@ class DatasetIntrospector:
             "storage_options": storage_options,
         }
         if source is not None:
-            _ = self._request  # a wrong option is told at once
-        self._columns, self._mapper = dict(columns or {}), mapper or ColumnMapper(_SURE)
-        self._tokenizer, self._seq_length, self._rows = tokenizer, seq_length, rows
+            _ = self._request  # a wrong option is reported at once
+        self._columns = dict(columns or {})
+        self._mapper = mapper or ColumnMapper(_MIN_SCORE)
+        self._tokenizer = tokenizer
+        self._seq_length = seq_length
+        self._rows = rows
 
     def inspect(self) -> Inspection:
         """Return the whole inspection.
@@ -437,83 +508,94 @@ class DatasetIntrospector:
         return attempt(lambda: self._discovered(dataset, config))
 
     def _discovered(self, dataset: str, config: str | None) -> DatasetMetadata:
-        given: dict[str, Any] = {
-            **self._given,
-            "subset": config or self._given["subset"],
-        }
-        if given["type"] is None and is_hub_id(dataset):
-            given["type"] = "hf"
-        look = DatasetIntrospector(
+        """Return the contents of a dataset, from the cache if it has not changed."""
+        options = dict(self._options)
+        if config:
+            options["subset"] = config
+        if options["type"] is None and is_hub_id(dataset):
+            options["type"] = "hf"
+        introspector = DatasetIntrospector(
             dataset,
-            **given,
+            **options,
             overrides=self._overrides,
             mapper=self._mapper,
             rows=0,
             token=self._token,
         )
-        kept = None if self._cache is None else self._cache / f"{look.version}.json"
-        if kept is not None and kept.is_file():
-            return decoder(DatasetMetadata).decode(kept.read_bytes())
-        found = DatasetMetadata.of(dataset, look.inspect(), look.subset)
-        if kept is not None:
-            kept.parent.mkdir(parents=True, exist_ok=True)
-            unfinished = kept.with_suffix(f".{os.getpid()}")
-            unfinished.write_bytes(msgspec.json.encode(found))
-            unfinished.replace(kept)
-        return found
+
+        # The version of a dataset is known from its listing, before any file is read.
+        cache_path: Path | None = None
+        if self._cache is not None:
+            cache_path = self._cache / f"{introspector.version}.json"
+            if cache_path.is_file():
+                return decoder(DatasetMetadata).decode(cache_path.read_bytes())
+        inspection = introspector.inspect()
+        metadata = DatasetMetadata.of(dataset, inspection, introspector.subset)
+        if cache_path is not None:
+            cache_path.parent.mkdir(parents=True, exist_ok=True)
+            # Another process may read the cache now: it sees a complete file or none.
+            unfinished_path = cache_path.with_suffix(f".{os.getpid()}")
+            unfinished_path.write_bytes(msgspec.json.encode(metadata))
+            unfinished_path.replace(cache_path)
+        return metadata
 
     @property
     def subset(self) -> str | None:
-        """Subset that is looked at; None if the source has no subsets."""
+        """Subset that is inspected; None if the source has no subsets."""
         if self._request.hub is not None:
             return self._request.hub.subset
-        _ = self._request.listing
+        _ = self._request.listing  # fills the survey
         return self._request.survey.subset
 
     @property
     def version(self) -> str:
-        """Hash of the listing: names, sizes and versions of all files, and the
-        options of the inspection.
+        """Hash of the listing and of the options.
+
+        The listing has the names, sizes and versions of all files.
         """
         files = [(file.path, file.size, file.token, file.stat) for file in self._files]
-        return fingerprint([self._request.given, self.subset, self.configs(), files])
+        return fingerprint([self._request.entries, self.subset, self.configs(), files])
 
     @cached_property
     def _request(self) -> _Request:
-        options = dict(self._given)
+        options = dict(self._options)
+        # The token is an option of the Hub's storage; for other storages it has no
+        # meaning.
         if self._token is not None and options["type"] in ("hf", "huggingface"):
-            options["storage_options"] = {
-                **(options["storage_options"] or {}),
-                "token": self._token,
-            }
+            storage_options = options["storage_options"] or {}
+            options["storage_options"] = {**storage_options, "token": self._token}
         return _Request(self._source or (), options, self._overrides)
 
     def configs(self) -> tuple[str, ...]:
-        """Return the subsets of a dataset on the Hub, or of a folder whose README.md
-        names them; else none.
+        """Return the subsets of a dataset on the Hub, or of a folder with a README.md.
+
+        They are empty if none are named.
         """
         if self._request.hub is not None:
             return self._request.hub.configs
-        _ = self._request.listing
+        _ = self._request.listing  # fills the survey
         return self._request.survey.subsets
 
     def splits(self) -> tuple[Split, ...]:
-        """Return the splits: of a dataset on the Hub, or as the names of the files
-        suggest.
-        """
+        """Return the splits: of a dataset on the Hub, or by the names of the files."""
         if self._request.hub is not None:
             return self._request.hub.splits
-        size_of = {file.url: file.size for file in self._request.listing}
-        found: list[Split] = []
-        for name, urls in sorted(self._request.survey.splits.items()):
-            sizes = [size_of[url] for url in urls if url in size_of]
-            found.append(Split(name=name, files=len(sizes), bytes=sum(sizes)))
-        return tuple(found)
+        size_by_url = {file.url: file.size for file in self._request.listing}
+        splits: list[Split] = []
+        for split_name, urls in sorted(self._request.survey.splits.items()):
+            listed_files = 0
+            listed_bytes = 0
+            for url in urls:
+                if url in size_by_url:
+                    listed_files += 1
+                    listed_bytes += size_by_url[url]
+            splits.append(
+                Split(name=split_name, files=listed_files, bytes=listed_bytes)
+            )
+        return tuple(splits)
 
     def features(self) -> tuple[Feature, ...]:
-        """Return the columns; those of the largest group where files hold different
-        kinds of records.
-        """
+        """Return the columns; those of the largest group, if there are several."""
         return self._inspection.groups[0].features
 
     @cached_property
@@ -522,6 +604,9 @@ class DatasetIntrospector:
 
     @cached_property
     def _inspection(self) -> Inspection:
+        """The inspection, which is made once."""
+        # 1. Sample files, and collect the remarks about the source and its files. A
+        #    damaged file is left out of the proposal.
         request = self._request
         parts = self._file_groups()
         remarks = self._source_remarks()
@@ -529,16 +614,30 @@ class DatasetIntrospector:
             remarks += part.findings()
         damaged_paths = {remark.file for remark in remarks if remark.fatal}
 
+        # 2. Describe the groups.
         groups: list[Group] = []
         opened_files = 0
         bytes_read = 0
-        for part, name in zip(parts, self._names(parts), strict=True):
-            groups.append(self._group(part, name, damaged_paths))
+        for part, group_name in zip(parts, self._names(parts), strict=True):
+            groups.append(self._group(part, group_name, damaged_paths))
             opened_files += len(part.looks)
             bytes_read += sum(look.bytes_read for look in part.looks)
+
+        # 3. Propose a configuration.
         file_count = numbers.plural(len(self._files), "file")
+        sampling_note = (
+            f"Sampled {opened_files} of {file_count}, {numbers.size(bytes_read)} read."
+        )
+        proposed = proposal(
+            request.entries,
+            groups,
+            remarks,
+            tokenizer=self._tokenizer,
+            seq_length=self._seq_length,
+            looked=sampling_note,
+        )
         return Inspection(
-            source=request.given,
+            source=request.entries,
             configs=self.configs(),
             splits=self.splits(),
             files=len(self._files),
@@ -547,34 +646,27 @@ class DatasetIntrospector:
             bytes_read=bytes_read,
             groups=tuple(groups),
             findings=tuple(remarks),
-            proposal=proposal(
-                request.given,
-                groups,
-                remarks,
-                tokenizer=self._tokenizer,
-                seq_length=self._seq_length,
-                looked=f"Sampled {opened_files} of {file_count}, {numbers.size(bytes_read)} read.",
-            ),
+            proposal=proposed,
         )
 
     def _file_groups(self) -> list[FileGroup]:
-        """Return the files by kind of records, judged by samples of about eight
-        files.
-        """
+        """Return the files by kind of records, judged by samples of about eight files."""
         families = file_choice.families(self._files)
         source = self._request.source  # the listing may have changed it
         chosen = file_choice.chosen(families)
         chosen_files: list[InputFile] = []
-        for files in chosen:
-            chosen_files += files
+        for family_files in chosen:
+            chosen_files += family_files
         samples = in_order(
             lambda file: look(file, source.delimiter, source.storage_options),
             chosen_files,
             _THREADS,
         )
+        # The samples come in the order of the files: each family takes its own.
         looked: list[tuple[list[InputFile], list[FileSample]]] = []
-        for family, files in zip(families, chosen, strict=True):
-            looked.append((family, [next(samples) for _ in files]))
+        for family, family_files in zip(families, chosen, strict=True):
+            family_samples = [next(samples) for _ in family_files]
+            looked.append((family, family_samples))
         return file_group.merged_groups(looked, self._mapper, self._columns)
 
     def _source_remarks(self) -> list[Remark]:
@@ -582,110 +674,128 @@ class DatasetIntrospector:
         request = self._request
         remarks: list[Remark] = []
         if request.hub is None:
-            remarks += _passed_over(request.given, request.source.type)
+            remarks += _passed_over(request.entries, request.source.type)
         else:
             remarks += request.hub.remarks
         remarks += request.chosen.remarks
+        paths = (file.path for file in self._files)
+        for note in missing_numbers(paths, request.entries):
+            remarks.append(Remark(file="", what=note))
 
+        # Empty files. The first ones of many are named.
         empty_files = [file for file in self._files if not file.size]
-        for file in empty_files[:_NAMED]:
-            # An empty file is valid where the format needs no byte.
-            needs_bytes = (
-                file.format in {"parquet", "arrow", "json"}
-                or file.compression is not None
-            )
-            remarks.append(
-                Remark(file=file.path, what="it is empty", fatal=needs_bytes)
-            )
-        if len(empty_files) > _NAMED:
-            remarks.append(
-                Remark(
-                    file="", what=f"{len(empty_files) - _NAMED:,} more files are empty"
-                )
-            )
+        for file in empty_files[:_NAMED_FILES]:
+            # An empty file is valid if the format needs no byte. A compressed one is
+            # never empty: it has a header.
+            is_compressed = file.compression is not None
+            is_damaged = file.format in _FORMATS_WITH_BYTES or is_compressed
+            remarks.append(Remark(file=file.path, what="it is empty", fatal=is_damaged))
+        if len(empty_files) > _NAMED_FILES:
+            message = f"{len(empty_files) - _NAMED_FILES:,} more files are empty"
+            remarks.append(Remark(file="", what=message))
         return remarks
 
     def _names(self, parts: list[FileGroup]) -> list[str]:
-        """Return a different name for each source; the name of a single source comes
-        from the given path.
-        """
-        if len(parts) == 1 and len(self._request.given) == 1:
-            path_parts = PurePosixPath(self._request.given[0]).parts
-            plain_parts = [part for part in path_parts if not set("*?[") & set(part)]
-            if plain_parts:
-                name = file_group.source_name(plain_parts[-1].partition(".")[0])
-                if name:
-                    return [name]
+        """Return a different name for each group of files.
 
-        # Equal names are numbered from the second on.
+        The name of a single group comes from the path of the source.
+        """
+        if len(parts) == 1 and len(self._request.entries) == 1:
+            # The last part of the path without a pattern: `books` of `books/*.jsonl`.
+            path_parts = PurePosixPath(self._request.entries[0]).parts
+            for path_part in reversed(path_parts):
+                if set("*?[") & set(path_part):
+                    continue
+                group_name = file_group.source_name(path_part.partition(".")[0])
+                if group_name:
+                    return [group_name]
+                break
+
+        # Equal names are numbered from the second on. 60 characters leave room for the
+        # number in a name of at most 64.
         occurrences: Counter[str] = Counter()
         names: list[str] = []
         for part in parts:
-            name = file_group.name_of(part.files)
-            occurrences[name] += 1
-            names.append(
-                name if occurrences[name] == 1 else f"{name[:60]}-{occurrences[name]}"
-            )
+            group_name = file_group.name_of(part.files)
+            occurrences[group_name] += 1
+            if occurrences[group_name] == 1:
+                names.append(group_name)
+            else:
+                names.append(f"{group_name[:60]}-{occurrences[group_name]}")
         return names
 
-    def _group(self, part: FileGroup, name: str, damaged: set[str]) -> Group:
+    def _group(self, part: FileGroup, name: str, damaged_paths: set[str]) -> Group:
+        """Return the description of a group of files."""
+        row_count: int | None = None
+        row_margin: int | None = None
         estimate = part.row_count()
+        if estimate is not None:
+            row_count = estimate.rows
+            row_margin = estimate.margin
+        sampled_records = 0
+        bad_records: Counter[str] = Counter()
+        for file_sample in part.good:
+            sampled_records += file_sample.seen
+            bad_records.update(file_sample.bad)
         return Group(
             name=name,
             files=len(part.files),
             bytes=sum(file.size for file in part.files),
             formats=part.formats(),
-            rows=None if estimate is None else estimate.rows,
-            rows_exact=estimate is not None and estimate.margin == 0,
-            rows_margin=None if estimate is None else estimate.margin,
+            rows=row_count,
+            rows_exact=row_margin == 0,
+            rows_margin=row_margin,
             features=part.features(),
             kind=part.kind,
             mapping=part.mapping,
             text=part.statistics(),
-            sampled=sum(look.seen for look in part.good),
-            bad=sum((Counter(look.bad) for look in part.good), Counter[str]()),
+            sampled=sampled_records,
+            bad=bad_records,
             sample=tuple(shortened(row) for row in part.rows[: self._rows]),
-            entry=self._entry(part, name, damaged),
+            entry=self._entry(part, name, damaged_paths),
         )
 
     def _entry(
-        self, part: FileGroup, name: str, damaged: set[str]
+        self, part: FileGroup, name: str, damaged_paths: set[str]
     ) -> dict[str, Any] | None:
-        """Options of a configuration's dataset for these files; damaged ones are
-        left out.
+        """Return the options of a configuration's dataset for a group of files.
+
+        Damaged files are left out. The result is None if no text can be made.
         """
-        made = (
-            None
-            if part.content_field is not None
-            else text_options(part.kind, part.mapping)
-        )
-        if part.content_field is None and made is None:
+        # A column with the text is enough; otherwise the text is composed of columns.
+        composition: dict[str, Any] = {}
+        if part.content_field is None:
+            composed_options = text_options(part.kind, part.mapping)
+            if composed_options is None:
+                return None
+            composition = composed_options
+        good_files = [file for file in part.files if file.path not in damaged_paths]
+        if not good_files:
             return None
-        good = [file for file in part.files if file.path not in damaged]
-        if not good:
-            return None
-        given, options = self._request.given, dict(self._request.options)
-        if self._request.chosen.split is not None:
-            options["split"] = self._request.chosen.split
-        if (
-            self._request.survey.subset is not None
-            and len(self._request.survey.subsets) > 1
-        ):
-            options["subset"] = self._request.survey.subset
-        options |= {
-            "type": options.get("type") or part.retyped,
-            "delimiter": options.get("delimiter") or part.delimiter,
-            "content_field": None if part.format == "text" else part.content_field,
-            "text_mode": part.text_mode,
-        }
-        files = file_choice.data_files(good, self._files, given)
-        return entry_of(name, files, options | (made or {}))
+
+        # Options of the user, of the choice of files, and of the files themselves.
+        request = self._request
+        options = dict(request.options)
+        if request.chosen.split is not None:
+            options["split"] = request.chosen.split
+        if request.survey.subset is not None and len(request.survey.subsets) > 1:
+            options["subset"] = request.survey.subset
+        options["type"] = options.get("type") or part.retyped
+        options["delimiter"] = options.get("delimiter") or part.delimiter
+        # The column of a text file is always the same, so that it is not named.
+        options["content_field"] = part.content_field
+        if part.format == "text":
+            options["content_field"] = None
+        options["text_mode"] = part.text_mode
+        options.update(composition)
+        data_files = file_choice.data_files(good_files, self._files, request.entries)
+        return entry_of(name, data_files, options)
 
 
 def inspect(source: SourceLike, **options: Any) -> Inspection:
-    """Look into raw data without reading all of it; :class:`DatasetIntrospector`
-    answers single questions.
+    """Inspect raw data without reading all of it.
 
+    :class:`DatasetIntrospector` answers single questions.
     Args:
         source: Path, glob, directory, URL, or with ``type="hf"`` the id of a dataset on
             the Hub; or several of them.

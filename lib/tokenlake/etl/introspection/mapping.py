@@ -1,5 +1,6 @@
-"""Mapping from the roles of a pipeline, such as `text`, to the columns of a dataset:
-by name, synonym and type.
+"""Mapping from the roles of a pipeline, such as `text`, to the columns of a dataset.
+
+Columns are found by name, synonym, similarity and type, in this order.
 """
 
 from __future__ import annotations
@@ -21,10 +22,13 @@ from tokenlake.etl.introspection.column_names import (
 from tokenlake.etl.introspection.shapes import Shape
 
 How = Literal["explicit", "exact", "synonym", "fuzzy", "type"]
+"""Step that found the column of a role."""
 
 _MOST_COMPARED: Final = 1000  # columns up to which names are compared letter by letter
-_CANDIDATES: Final = 3
-_TEXT_ROLES: Final = frozenset({"text", "instruction", "output"})
+_CANDIDATES: Final = 3  # columns that are named for a role without a column
+_TEXT_ROLES: Final = frozenset({"text", "instruction", "output"})  # roles of strings
+_LONG_TEXT: Final = 100  # mean characters from which a column may be the text
+_LENGTH_RATIO: Final = 4  # times the length of the next column, to be clearly the text
 
 
 @final
@@ -95,7 +99,10 @@ class ColumnMapping:
 
     def get(self, role: str) -> MappedColumn | None:
         """Return the column of a role; None if it has none."""
-        return next((entry for entry in self.mapped if entry.role == role), None)
+        for entry in self.mapped:
+            if entry.role == role:
+                return entry
+        return None
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON-able form."""
@@ -105,8 +112,9 @@ class ColumnMapping:
 @final
 @dataclass(frozen=True, slots=True)
 class ColumnMapper:
-    """Mapping from roles such as `text` to columns, in steps: explicit, exact name,
-    synonym, similar name, type.
+    """Mapping from roles such as `text` to columns, in steps.
+
+    The steps are: explicit, exact name, synonym, similar name, type.
 
     Each step considers all roles before the next step begins. In a step the most
     similar pair is taken first (see ``similarity`` in ``column_names.py``). Ties are
@@ -161,20 +169,15 @@ class ColumnMapper:
             ConfigError: `explicit` names a column that does not exist, one column
                 twice, or a name not wanted.
         """
+        # The steps from the surest to the least sure one.
         search = _Search(tuple(dict.fromkeys(wanted)), columns)
         search.take_explicit(explicit or {})
-        search.take(
-            "exact",
-            lambda role, column: (
-                role == column or normalized(role) == normalized(column) != ""
-            ),
-        )
-        search.take(
-            "synonym", lambda role, column: role_of(role) == role_of(column) is not None
-        )
+        search.take("exact", _exact_score)
+        search.take("synonym", _synonym_score)
         if search.compares_letters:
+            min_score = self.min_fuzzy_score
             search.take(
-                "fuzzy", lambda role, column: _fuzzy(role, column, self.min_fuzzy_score)
+                "fuzzy", lambda role, column: _fuzzy_score(role, column, min_score)
             )
         search.take_by_type(lengths or {})
         return search.result()
@@ -184,8 +187,9 @@ class ColumnMapper:
         source_columns: Iterable[str] | Mapping[str, Shape],
         target_schema: Iterable[str],
     ) -> Result[dict[str, str], TokenlakeError]:
-        """Return {name of the schema: column} for every name of `target_schema`, or an
-        error if one has no column.
+        """Return {name of the schema: column} for all names, or an error.
+
+        It is an error if a name of `target_schema` has no column.
 
         Args:
             source_columns: Names of the existing columns, or mapping from name to type.
@@ -197,32 +201,34 @@ class ColumnMapper:
         self, columns: Iterable[str], wanted: Iterable[str]
     ) -> dict[str, str]:
         """Return role -> column for all roles; ConfigError if one has no column."""
+        # An iterator can be read only once, and the error names the columns, too.
         if not isinstance(columns, Mapping):
             columns = tuple(columns)
         mapping = self.map(wanted, columns)
         if not mapping.unmapped:
             return mapping.columns
+        # One missing role is enough for the error; the others follow once it is
+        # repaired.
         missing = mapping.unmapped[0]
-        candidates = ", ".join(
-            f"{candidate.column!r} ({candidate.score:.2f})"
-            for candidate in missing.candidates
-        )
-        names = ", ".join(map(repr, columns)) or "none"
+        candidates: list[str] = []
+        for candidate in missing.candidates:
+            candidates.append(f"{candidate.column!r} ({candidate.score:.2f})")
+        column_names = ", ".join(map(repr, columns)) or "none"
         raise ConfigError(
-            f"column mapping: no column for {missing.role!r} among {names}; the nearest unused one: "
-            f"{candidates or 'none'}. Rename one, or lower min_fuzzy_score",
+            f"column mapping: no column for {missing.role!r} among {column_names}; the nearest unused one: "
+            f"{', '.join(candidates) or 'none'}. Rename one, or lower min_fuzzy_score",
             field_path=missing.role,
             expected=f"a column for {missing.role!r}",
-            got=names,
+            got=column_names,
         )
 
 
 def fuzzy_match_columns(
     source_columns: Iterable[str], target_columns: Iterable[str], threshold: float = 0.7
 ) -> dict[str, str]:
-    """Return {target: source column} for the targets that have one, by name, synonym
-    and similarity.
+    """Return {target: source column} for the targets that have a column.
 
+    Columns are found by name, synonym and similarity.
     Args:
         source_columns: Names of the existing columns.
         target_columns: Names that are searched, such as ``text``.
@@ -273,10 +279,10 @@ class _Search:
                     f"one of {', '.join(map(repr, self._roles)) or 'nothing'}"
                 )
             if column not in self._all:
-                names = sorted(self._all)
+                column_names = sorted(self._all)
                 raise ConfigError(
                     f"column mapping: {role!r} -> {column!r}, but there is no column {column!r}"
-                    f"{did_you_mean(column, names)} The columns are {', '.join(names) or 'none'}.",
+                    f"{did_you_mean(column, column_names)} The columns are {', '.join(column_names) or 'none'}.",
                     got=column,
                 )
             if column not in self._free:
@@ -286,38 +292,30 @@ class _Search:
             self._put(role, column, "explicit", 1.0)
 
     def take(self, how: How, score: Callable[[str, str], float]) -> None:
-        """Take the pairs for which `score` (role, column) is above 0, the highest
-        first.
-        """
+        """Take the pairs for which `score` (role, column) is above 0, the best first."""
+        # Sorted tuples: the best score, then exact spelling, the order of the roles,
+        # the commonness of the synonym, and the name of the column.
         pairs: list[tuple[float, bool, int, int, str, str]] = []
-        for index, role in enumerate(self._roles):
+        for role_index, role in enumerate(self._roles):
             if role in self._mapped:
                 continue
             for column in self._free:
-                pair_score = (
-                    float(score(role, column)) if self._fits(role, column) else 0.0
-                )
+                if not self._fits(role, column):
+                    continue
+                pair_score = score(role, column)
                 if pair_score > 0:
-                    # Ties: exact spelling, order of the roles, commonness of the
-                    # synonym, name of the column.
+                    is_other_spelling = column != role
+                    rank = rank_of(column)
                     pairs.append(
-                        (
-                            -pair_score,
-                            column != role,
-                            index,
-                            rank_of(column),
-                            column,
-                            role,
-                        )
+                        (-pair_score, is_other_spelling, role_index, rank, column, role)
                     )
+        # A pair is left out if its role or its column belongs to a better one.
         for negative_score, _, _, _, column, role in sorted(pairs):
             if role not in self._mapped and column in self._free:
                 self._put(role, column, how, -negative_score)
 
     def take_by_type(self, lengths: Mapping[str, float]) -> None:
-        """Take the column that can only be `messages`, and the one that can only be
-        `text`.
-        """
+        """Take the only possible column of `messages`, and the only one of `text`."""
         for role in self._roles:
             if role in self._mapped:
                 continue
@@ -327,7 +325,8 @@ class _Search:
             elif role == "text":
                 column = self._only_text(lengths)
             if column is not None:
-                self._put(role, column, "type", _best(role, column))
+                # The score is that of the name, although the type decided.
+                self._put(role, column, "type", _best_similarity(role, column))
 
     def result(self) -> ColumnMapping:
         """Return the mapping, and candidates for the roles that have no column."""
@@ -344,7 +343,9 @@ class _Search:
         """Return the unused columns with the names most similar to a role."""
         if not self.compares_letters:
             return ()
-        candidates = [Candidate(column, _best(role, column)) for column in self._free]
+        candidates: list[Candidate] = []
+        for column in self._free:
+            candidates.append(Candidate(column, _best_similarity(role, column)))
         candidates.sort(key=lambda candidate: (-candidate.score, candidate.column))
         return tuple(candidates[:_CANDIDATES])
 
@@ -354,70 +355,93 @@ class _Search:
         self._free.remove(column)
 
     def _fits(self, role: str, column: str) -> bool:
-        """Return whether a column has a type that a role can have; an unknown type
-        fits.
+        """Return True if a column has a type that a role can have.
+
+        An unknown type fits.
         """
         shape = self._shapes.get(column)
         if shape is None or shape.kind == "null":
             return True
-        kind = role_of(role)
-        if kind == "messages":
+        # Conversations are for `messages` alone; the roles of texts need strings.
+        known_role = role_of(role)
+        if known_role == "messages":
             return shape.is_chat
-        return shape.is_text or (kind not in _TEXT_ROLES and not shape.is_chat)
+        return shape.is_text or (known_role not in _TEXT_ROLES and not shape.is_chat)
 
     def _only_text(self, lengths: Mapping[str, float]) -> str | None:
-        """Return the free string column; of several, one whose texts have 100
-        characters and are four times as long.
+        """Return the string column that is clearly the text.
+
+        It is the only column, or one whose texts have 100 characters on average and are
+        four times as long as those of any other free string column.
         """
-        texts: list[str] = []
-        for name in self._free:
-            if name in self._shapes and self._shapes[name].is_text:
+        string_columns: list[str] = []
+        for column in self._free:
+            if column in self._shapes and self._shapes[column].is_text:
                 # A column whose name says that it is something else is not taken for a
                 # text.
-                role = role_of(name)
-                if role is None or not self._fits(role, name):
-                    texts.append(name)
-        if len(texts) == 1 and len(self._shapes) == 1:
-            return texts[0]
-        ordered = sorted(texts, key=lambda name: (-lengths.get(name, 0.0), name))
-        if not ordered or lengths.get(ordered[0], 0.0) < 100:
+                role = role_of(column)
+                if role is None or not self._fits(role, column):
+                    string_columns.append(column)
+        if not string_columns:
             return None
+        if len(string_columns) == 1 and len(self._shapes) == 1:
+            return string_columns[0]
+
+        # The longest column, and the one after it. Names break ties, so that the order
+        # of the columns has no effect.
+        string_columns.sort(key=lambda column: (-lengths.get(column, 0.0), column))
+        longest = string_columns[0]
+        longest_length = lengths.get(longest, 0.0)
         second_length = 0.0
-        if len(ordered) > 1:
-            second_length = lengths.get(ordered[1], 0.0)
-        if lengths[ordered[0]] >= 4 * second_length:
-            return ordered[0]
-        return None
+        if len(string_columns) > 1:
+            second_length = lengths.get(string_columns[1], 0.0)
+        if (
+            longest_length < _LONG_TEXT
+            or longest_length < _LENGTH_RATIO * second_length
+        ):
+            return None
+        return longest
 
     def _only_chat(self) -> str | None:
-        """Return the only free column of lists of turns; None if there is none, or
-        several.
-        """
-        chats = [
-            name
-            for name in self._free
-            if name in self._shapes and self._shapes[name].is_chat
-        ]
+        """Return the only free column of lists of turns; None if there are several."""
+        chats: list[str] = []
+        for column in self._free:
+            if column in self._shapes and self._shapes[column].is_chat:
+                chats.append(column)
         if len(chats) == 1:
             return chats[0]
         return None
 
 
-def _fuzzy(role: str, column: str, least: float) -> float:
-    """Return the best similarity of a column to any name of a role; 0 if it is below
-    `least`.
+def _exact_score(role: str, column: str) -> float:
+    """Return 1 if a role and a column have one name, however it is spelled."""
+    if role == column:
+        return 1.0
+    # Names without letters have no words, and are not equal to each other.
+    role_name = normalized(role)
+    return float(role_name != "" and role_name == normalized(column))
+
+
+def _synonym_score(role: str, column: str) -> float:
+    """Return 1 if a column's name is a synonym of a role."""
+    known_role = role_of(role)
+    return float(known_role is not None and known_role == role_of(column))
+
+
+def _fuzzy_score(role: str, column: str, least_score: float) -> float:
+    """Return the similarity of a column to a role; 0 if it is too small.
 
     A column that belongs to another role by its name has the similarity 0.
     """
     other_role = role_of(column)
     if other_role is not None and other_role != role_of(role):
         return 0.0
-    score = _best(role, column)
-    if score < least:
+    score = _best_similarity(role, column)
+    if score < least_score:
         return 0.0
     return score
 
 
-def _best(role: str, column: str) -> float:
+def _best_similarity(role: str, column: str) -> float:
     """Return the best similarity of a column to any name of a role."""
     return max(similarity(name, column) for name in names_of(role))

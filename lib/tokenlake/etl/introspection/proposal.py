@@ -1,5 +1,7 @@
-"""A proposed configuration for a source: a `datasets` entry, or a whole YAML file
-with comments.
+"""A proposed configuration for a source: a dataset's entry, or a whole YAML file.
+
+The file has comments, so that a person who knows neither the data nor the options can
+decide. Everything that was inspected and is not proposed is a comment, too.
 """
 
 from __future__ import annotations
@@ -15,7 +17,8 @@ from tokenlake.base import numbers
 from tokenlake.etl.introspection.inspection import NAMES, Group, Kind, Remark
 from tokenlake.etl.introspection.mapping import ColumnMapping
 
-_HEADS: Final = {
+# Role -> heading of its part in the template of an instruction, in this order.
+_HEADINGS: Final = {
     "system": "System",
     "instruction": "Instruction",
     "input": "Input",
@@ -24,20 +27,19 @@ _HEADS: Final = {
 
 
 def text_options(kind: Kind, mapping: ColumnMapping) -> dict[str, Any] | None:
-    """Return the options of a dataset of this kind; None where nothing can be
-    proposed.
-    """
+    """Return the options of a dataset of a kind; None if nothing can be proposed."""
     columns = mapping.columns
+    # Chats with the usual field need no section: the template is applied to it.
     if kind == "chat":
-        field = columns["messages"]
-        if field in ("messages", "conversations", "conversation"):
-            return {"content_field": field}
-        return {"chat": {"messages_field": field}}
+        messages_field = columns["messages"]
+        if messages_field in ("messages", "conversations", "conversation"):
+            return {"content_field": messages_field}
+        return {"chat": {"messages_field": messages_field}}
     if kind == "instruction":
         # A heading for each column, then a place for its value.
         parts: list[str] = []
         inputs: list[str] = []
-        for role, heading in _HEADS.items():
+        for role, heading in _HEADINGS.items():
             if role in columns:
                 parts.append(f"### {heading}:\n{{{columns[role]}}}")
                 if role != "output":
@@ -53,30 +55,33 @@ def text_options(kind: Kind, mapping: ColumnMapping) -> dict[str, Any] | None:
     if kind == "preference":
         # Columns with the usual names need no option.
         options: dict[str, Any] = {"method": "dpo"}
-        for name, role in (
-            ("prompt", "instruction"),
-            ("chosen", "chosen"),
-            ("rejected", "rejected"),
-        ):
+        fields = {"prompt": "instruction", "chosen": "chosen", "rejected": "rejected"}
+        for field_name, role in fields.items():
             column = columns.get(role)
-            if column is not None and column != name:
-                options[f"{name}_field"] = column
+            if column is not None and column != field_name:
+                options[f"{field_name}_field"] = column
         return {"preference": options}
     return None
 
 
-_WIDTH: Final = 77  # fits a terminal of 80 with an indent
-_SHOWN: Final = 10
-SEQ_LENGTH: Final = 2048
+_COMMENT_WIDTH: Final = 77  # fits a terminal of 80 with an indent
+_SHOWN_COLUMNS: Final = 10  # columns of a group in a comment
+_SHOWN_FINDINGS: Final = 20  # remarks on files in a comment
 
-_NOT_YET: Final = {
+SEQ_LENGTH: Final = 2048
+"""Number of tokens of a packed row in a proposal."""
+
+# Kind -> the reason why a group of files has no entry.
+_REASONS_LEFT_OUT: Final = {
     **dict.fromkeys(
         ("text", "chat", "instruction", "preference"),
         "They belong in a separate dataset: inspect these files separately.",
     ),
     "unknown": "No column is clearly the text.",
 }
-_MADE: Final = {
+
+# Option that composes the text of an entry -> its explanation.
+_COMPOSITIONS: Final = {
     "chat": "Conversations, rendered by the tokenizer's chat template; only the assistant's turns count toward the "
     "loss.",
     "prompt": "A template combines the columns into one text; only the label counts toward the loss. Adapt it to "
@@ -93,8 +98,7 @@ _PACKED: Final = (
     "tokenize.max_length."
 )
 _SPLITS: Final = {"train": 0.99, "validation": 0.01}
-# From which on a hundredth of them is worth being a split.
-_MANY_DOCUMENTS: Final = 1000
+_MANY_DOCUMENTS: Final = 1000  # from which a hundredth of them is worth being a split
 _SPLIT: Final = (
     "One document of a hundred is for validation, the same ones in every build: "
     'tl.open("STORE/NAME", split="validation"). Without these lines all are for training.'
@@ -104,7 +108,8 @@ _TEXT_MODES: Final = {
     "document": "A file is one document; with `text_mode: lines`, each line is one.",
     "lines": "Each line is a document; with `text_mode: document`, a whole file is one.",
 }
-_HOW: Final = {
+# Step that found the column of the text -> the reason in words.
+_REASONS: Final = {
     "explicit": "as given",
     "exact": "the name says so",
     "synonym": "a usual name for the text",
@@ -122,8 +127,9 @@ def proposal(
     seq_length: int,
     looked: str,
 ) -> str:
-    """Return YAML that :func:`tokenlake.load_config` reads, or only comments if nothing
-    can be built.
+    """Return a configuration that can be loaded, or only comments.
+
+    It is only comments if nothing can be built.
 
     Args:
         source: Source, as the user named it.
@@ -133,11 +139,13 @@ def proposal(
         seq_length: Number of tokens of a packed row.
         looked: Sentence about the files that were read.
     """
+    # 1. The head: the command, the files that were read, and all remarks.
     groups = _of_one_dataset(list(groups))
     lines = _comment(f"Proposed by `tokenlake inspect {' '.join(source)}`. {looked}")
     lines += _findings_list(findings)
     lines.append("")
 
+    # 2. Groups without an entry are comments.
     runnable: list[Group] = []
     for group in groups:
         if group.entry is None:
@@ -148,6 +156,7 @@ def proposal(
         lines.append("# No configuration is proposed: a build could not run.")
         return _text(lines)
 
+    # 3. The entries, and the sections that all of them share.
     lines.append("datasets:")
     for group in runnable:
         lines += _dataset(group)
@@ -158,9 +167,9 @@ def proposal(
     if "preference" in kinds:
         lines += _comment(_PAIRS)
     else:
-        lines += _packing_lines(
-            seq_length, has_masks=any(_sort(group) == "chat" for group in runnable)
-        )
+        has_masks = any(_sort(group) == "chat" for group in runnable)
+        lines += _packing_lines(seq_length, has_masks=has_masks)
+    # Data with splits of its own needs no other ones.
     has_split = any("split" in (group.entry or {}) for group in runnable)
     if not has_split:
         lines.append("")
@@ -169,8 +178,7 @@ def proposal(
 
 
 def _of_one_dataset(groups: list[Group]) -> list[Group]:
-    """Return the groups; those that cannot share a dataset with the first one have no
-    entry.
+    """Return the groups; those that cannot share a dataset with the first have no entry.
 
     Raw texts, texts of which only parts count toward the loss, and pairs are built
     separately.
@@ -192,15 +200,16 @@ def _findings_list(findings: Iterable[Remark]) -> list[str]:
     """Return remarks as a list in comments, the first ones of many."""
     remarks: list[str] = []
     for finding in findings:
-        remarks.append(
-            f"{finding.file}: {finding.what}" if finding.file else finding.what
-        )
+        remark = finding.what
+        if finding.file:
+            remark = f"{finding.file}: {finding.what}"
+        remarks.append(remark)
     if not remarks:
         return []
     lines = ["#"]
-    for remark in remarks[: 2 * _SHOWN]:
+    for remark in remarks[:_SHOWN_FINDINGS]:
         lines += _comment(f"- {remark}", hanging="  ")
-    hidden_count = len(remarks) - 2 * _SHOWN
+    hidden_count = len(remarks) - _SHOWN_FINDINGS
     if hidden_count > 0:
         lines.append(f"# - and {hidden_count:,} more")
     return lines
@@ -211,39 +220,36 @@ def _left_out(group: Group) -> list[str]:
     if group.kind == "damaged":
         reason = "None of the sampled files can be read."
     elif group.features:
-        reason = _NOT_YET.get(group.kind, "")
+        reason = _REASONS_LEFT_OUT.get(group.kind, "")
     else:
         reason = "The sampled files contain no record."
+    # The columns help the user to name the text, which only a person can know.
     lines = _comment(f"Left out: {_summary(group)}. {reason}")
     if group.features:
         lines += _comment(f"Columns: {_columns(group)}.")
-    strings = [feature.name for feature in group.features if feature.type == "string"]
-    if group.kind == "unknown" and strings:
-        names = ", ".join(strings[:_SHOWN])
+    string_columns = [
+        feature.name for feature in group.features if feature.type == "string"
+    ]
+    if group.kind == "unknown" and string_columns:
+        column_names = ", ".join(string_columns[:_SHOWN_COLUMNS])
         lines += _comment(
-            f"Columns of strings: {names}; name the text in `content_field`."
+            f"Columns of strings: {column_names}; name the text in `content_field`."
         )
     lines.append("")
     return lines
 
 
 def _packing_lines(seq_length: int, *, has_masks: bool) -> list[str]:
-    """Return the section `pack`. Texts with a loss mask stay whole: an answer needs
-    its question.
+    """Return the section `pack`.
+
+    Texts with a loss mask stay whole: an answer needs its question.
     """
+    options: dict[str, Any] = {"enabled": True, "seq_length": seq_length}
+    comment = _PACKED
     if has_masks:
-        lines = _comment(_PACKED_CHATS.format(seq_length))
-        return lines + _yaml(
-            {
-                "pack": {
-                    "enabled": True,
-                    "seq_length": seq_length,
-                    "strategy": "best_fit",
-                }
-            }
-        )
-    lines = _comment(_PACKED.format(seq_length))
-    return lines + _yaml({"pack": {"enabled": True, "seq_length": seq_length}})
+        options["strategy"] = "best_fit"
+        comment = _PACKED_CHATS
+    return _comment(comment.format(seq_length)) + _yaml({"pack": options})
 
 
 def _tokenizer_lines(tokenizer: str | None, *, is_chat: bool) -> list[str]:
@@ -264,8 +270,9 @@ def _tokenizer_lines(tokenizer: str | None, *, is_chat: bool) -> list[str]:
 
 
 def _splits(groups: Iterable[Group]) -> list[str]:
-    """Return the lines that divide documents into splits; a comment, if they are few
-    or nobody knows their number.
+    """Return the lines that divide documents into splits.
+
+    They are comments if the documents are few, or if their number is unknown.
     """
     splits = _yaml({"source": {"splits": _SPLITS}})
     documents = sum(group.rows or 0 for group in groups)
@@ -278,12 +285,13 @@ def _splits(groups: Iterable[Group]) -> list[str]:
 
 
 def _sort(group: Group) -> str:
-    """Return the sort of dataset that a group belongs to: ``text``, ``chat`` (with a
-    loss mask) or ``preference``.
+    """Return the sort of dataset of a group: ``text``, ``chat`` or ``preference``.
+
+    All texts with a loss mask are of the sort ``chat``.
     """
     if group.kind == "chat" and group.mapping.get("text") is None:
         return "chat"
-    composed = _MADE.keys() & (group.entry or {}).keys()
+    composed = _COMPOSITIONS.keys() & (group.entry or {}).keys()
     if not composed:
         return "text"
     if "preference" in composed:
@@ -301,8 +309,14 @@ class _Dumper(yaml.SafeDumper):
     """YAML with texts of several lines as blocks."""
 
     def represent_text(self, data: str) -> yaml.ScalarNode:
-        """Represent a text; one of several lines as a block."""
-        style = "|" if "\n" in data else None
+        """Represent a text; one of several lines as a block.
+
+        A template of a prompt is one line with escapes otherwise, which nobody can
+        edit.
+        """
+        style = None
+        if "\n" in data:
+            style = "|"
         return self.represent_scalar("tag:yaml.org,2002:str", data, style=style)
 
 
@@ -310,15 +324,14 @@ _Dumper.add_representer(str, _Dumper.represent_text)
 
 
 def _yaml(value: object) -> list[str]:
-    """Return a value as lines of YAML."""
+    """Return a value as lines of YAML; no line is wrapped, and keys keep their order."""
     options: Any = {"sort_keys": False, "allow_unicode": True, "width": 1 << 30}
     return yaml.dump(value, Dumper=_Dumper, **options).splitlines()
 
 
 def _dataset(group: Group) -> list[str]:
-    """Return a group of files as an entry of `datasets`, after comments with the
-    reasons.
-    """
+    """Return a group as an entry of `datasets`, after comments with the reasons."""
+    # Comments above the entry: its files, columns, text and options.
     entry = dict(group.entry or {})
     remarks = [f"{_summary(group)}."]
     if group.has_columns:
@@ -326,19 +339,21 @@ def _dataset(group: Group) -> list[str]:
     content_field = entry.get("content_field")
     if content_field is not None:
         remarks.append(f"{content_field}: {_content_reason(group)}.")
-    for name in entry:
-        if name in _MADE:
-            remarks.append(_MADE[name])
+    for option in entry:
+        if option in _COMPOSITIONS:
+            remarks.append(_COMPOSITIONS[option])
     if group.formats.keys() & {"text", "text.gz", "text.zst"}:
         remarks.append(_TEXT_MODES[str(entry.get("text_mode") or "document")])
 
+    # Bad records, and the option that keeps them from ending the build.
     body = _yaml([entry])
     if group.bad:
-        reasons = ", ".join(
-            f"{reason} {count:,}" for reason, count in sorted(group.bad.items())
-        )
+        bad_count = sum(group.bad.values())
+        reasons: list[str] = []
+        for reason, records in sorted(group.bad.items()):
+            reasons.append(f"{reason} {records:,}")
         remarks.append(
-            f"{sum(group.bad.values()):,} of {group.sampled:,} sampled records are bad ({reasons}); a build fails at "
+            f"{bad_count:,} of {group.sampled:,} sampled records are bad ({', '.join(reasons)}); a build fails at "
             "the first one, unless on_bad_record is quarantine."
         )
         body.append("  # on_bad_record: quarantine")
@@ -361,7 +376,7 @@ def _content_reason(group: Group) -> str:
         )
     reason = ""
     if column is not None:
-        reason = _HOW[column.how].format(score=column.score)
+        reason = _REASONS[column.how].format(score=column.score)
     if group.kind != "text":
         reason += f"; it is used unchanged, although the columns are those of {NAMES[group.kind]}"
     return reason
@@ -369,11 +384,12 @@ def _content_reason(group: Group) -> str:
 
 def _summary(group: Group) -> str:
     """Return the name, kind, files and size of a group."""
-    formats = ", ".join(
-        f"{name} {numbers.count(count)}" for name, count in group.formats.items()
-    )
-    files = numbers.plural(group.files, "file")
-    summary = f"{group.name}: {NAMES[group.kind]}, {files} ({formats}), {numbers.size(group.bytes)}"
+    formats: list[str] = []
+    for form, files in group.formats.items():
+        formats.append(f"{form} {numbers.count(files)}")
+    file_count = f"{numbers.plural(group.files, 'file')} ({', '.join(formats)})"
+    stored = numbers.size(group.bytes)
+    summary = f"{group.name}: {NAMES[group.kind]}, {file_count}, {stored}"
     if group.rows is not None:
         summary += f", {group.records_in_words}"
     return summary
@@ -381,9 +397,8 @@ def _summary(group: Group) -> str:
 
 def _columns(group: Group) -> str:
     """Return the first columns of a group and their types."""
-    columns = [
-        f"{feature.name} ({feature.type})" for feature in group.features[:_SHOWN]
-    ]
+    shown_features = group.features[:_SHOWN_COLUMNS]
+    columns = [f"{feature.name} ({feature.type})" for feature in shown_features]
     hidden_count = len(group.features) - len(columns)
     if hidden_count:
         columns.append(f"{hidden_count} more")
@@ -391,24 +406,24 @@ def _columns(group: Group) -> str:
 
 
 def _comment(text: str, indent: str = "", hanging: str = "") -> list[str]:
-    """Return a text as lines of a comment. Line ends and invisible characters of
-    foreign names are escaped.
+    """Return a text as lines of a comment.
+
+    Line ends and invisible characters of foreign names are escaped: a name could end
+    the comment, and continue as an option.
 
     Args:
         text: Text of the comment.
         indent: Blanks before each line.
         hanging: Blanks before the text of each line after the first.
     """
-    plain = ""
+    plain_text = ""
     for character in text:
-        plain += (
-            character
-            if character.isprintable()
-            else character.encode("unicode_escape").decode()
-        )
+        if not character.isprintable():
+            character = character.encode("unicode_escape").decode()
+        plain_text += character
     return textwrap.wrap(
-        plain,
-        _WIDTH,
+        plain_text,
+        _COMMENT_WIDTH,
         initial_indent=f"{indent}# ",
         subsequent_indent=f"{indent}# {hanging}",
         break_long_words=False,
@@ -419,9 +434,7 @@ def _comment(text: str, indent: str = "", hanging: str = "") -> list[str]:
 def entry_of(
     name: str, files: str | list[str], options: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return the options of a configuration's dataset in the order in which people
-    read them.
-    """
+    """Return the options of a configuration's dataset in the order of reading."""
     order = (
         "type",
         "subset",
@@ -429,7 +442,7 @@ def entry_of(
         "delimiter",
         "content_field",
         "text_mode",
-        *_MADE,
+        *_COMPOSITIONS,
         "storage_options",
     )
     entry: dict[str, Any] = {"name": name, "data_files": files}

@@ -1,5 +1,8 @@
-"""A sample of one file: its columns, its first records and its faults; at most 4 MiB
-of the file are read.
+"""A sample of one file: its columns, first records and faults.
+
+At most 4 MiB of a file are read, whatever its size and format. Formats with a footer or
+batches are read there; all others are read from their beginning by the reader of a
+build, so that a sample has the faults that a build would find.
 """
 
 from __future__ import annotations
@@ -38,27 +41,27 @@ FILE_BYTES: Final = 4 << 20
 """Largest number of stored bytes that are read of one file."""
 _MIB: Final = FILE_BYTES >> 20
 
-_BUFFER_BYTES: Final = 64 << 10
-_BLOCK_BYTES: Final = 1 << 20
-"""Decompressed bytes that are read at a time of a format that has no blocks."""
-_BLOCKS: Final = 2
+_BUFFER_BYTES: Final = 64 << 10  # of a read; also of the head, by which JSON is told
+_BLOCK_BYTES: Final = 1 << 20  # decompressed bytes of a block, if the format has none
+_BLOCKS: Final = (
+    2  # that are read from the beginning: a second one shows that more comes
+)
+
+# Bytes of a file of lines in which line ends are counted, at places spread over it: at
+# most so many, and of a small file a sixteenth.
 _COUNTED_BYTES: Final = 1 << 20
-"""Most bytes of a file of lines in which line ends are counted, at places spread
-over it.
-"""
 _COUNTED_SHARE: Final = 16
-"""A small file has this part of its bytes counted."""
+# Number of these places. In a remote file each one takes a request.
 _PLACES: Final = 64
-"""Number of these places in a local file."""
 _REMOTE_PLACES: Final = 8
-"""Number of places in a remote file, of which each takes a request."""
 
 SAMPLE_ROWS: Final = 64
 """Number of records that are kept of a file."""
-_CHUNK_BYTES: Final = (1 << 20) + (
-    1 << 18
-)  # of a first page and its dictionary: the largest that writers make
-_COLUMN_BYTES: Final = 3 << 20  # of a Parquet file's sample; the rest is for its footer
+
+# Bytes of a first page with its dictionary: the largest that writers make.
+_CHUNK_BYTES: Final = (1 << 20) + (1 << 18)
+# Bytes of the columns in a Parquet file's sample; the rest is for its footer.
+_COLUMN_BYTES: Final = 3 << 20
 _DELIMITERS: Final = (",", ";", "\t", "|")
 
 
@@ -68,8 +71,9 @@ class BoundReached(Exception):
 
 @final
 class BoundedBytes(InputBytes):
-    """An open input of which at most `limit` bytes can be read, repeated reads
-    included.
+    """An open input of which at most `limit` bytes can be read.
+
+    Repeated reads count again.
 
     Attributes:
         bytes_read: Number of bytes read so far.
@@ -83,6 +87,8 @@ class BoundedBytes(InputBytes):
         self._limit = limit
 
     def read_into(self, view: memoryview, offset: int) -> int:
+        # A read past the end gets fewer bytes. The limit is tested before the read,
+        # which would cost time and traffic.
         available = max(self.file.size - offset, 0)
         if self.bytes_read + min(len(view), available) > self._limit:
             raise BoundReached(f"{self.file.url}: more than {self._limit} bytes")
@@ -141,8 +147,10 @@ def look(
     delimiter: str | None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> FileSample:
-    """Return a sample of a file. A fault of the file is a part of the sample and is not
-    raised.
+    """Return a sample of a file.
+
+    A fault of the file is a part of the sample and is not raised: an inspection of many
+    files reports all faults together.
 
     Args:
         file: File.
@@ -177,9 +185,7 @@ def look(
 def _look_into_parquet(
     file: InputFile, data: BoundedBytes, _delimiter: str | None
 ) -> FileSample:
-    """Return a sample of Parquet: the first rows of the first row group that has
-    rows.
-    """
+    """Return a sample of Parquet: the first rows of the first row group with rows."""
     if not file.size:
         raise damaged(file, "it is empty and has no footer")
     with open_parquet(data) as parquet:
@@ -188,18 +194,18 @@ def _look_into_parquet(
         sample = FileSample(
             file=file, columns=columns, stored=file.size, total=metadata.num_rows
         )
-        groups = range(metadata.num_row_groups)
-        group = next(
-            (index for index in groups if metadata.row_group(index).num_rows), None
-        )
-        if group is None:
+        group_index = _first_group_with_rows(metadata)
+        if group_index is None:
             return sample
-        chosen = _affordable(metadata.row_group(group), columns)
+        chosen = _affordable(metadata.row_group(group_index), columns)
         reader: Any = parquet  # the stub leaves the types of lists open
         try:
-            with reading(file, f"row group {group}"):
+            with reading(file, f"row group {group_index}"):
                 batches = reader.iter_batches(
-                    SAMPLE_ROWS, row_groups=[group], columns=chosen, use_threads=False
+                    SAMPLE_ROWS,
+                    row_groups=[group_index],
+                    columns=chosen,
+                    use_threads=False,
                 )
                 rows = _records(file, next(batches, None))
         except BoundReached:
@@ -214,85 +220,116 @@ def _look_into_parquet(
     return replace(sample, rows=rows, seen=len(rows), remark=remark)
 
 
+def _first_group_with_rows(metadata: pq.FileMetaData) -> int | None:
+    """Return the index of the first row group with rows; None if there is none."""
+    for group_index in range(metadata.num_row_groups):
+        if metadata.row_group(group_index).num_rows:
+            return group_index
+    return None
+
+
 def _affordable(group: pq.RowGroupMetaData, columns: Mapping[str, Shape]) -> list[str]:
-    """Return the columns whose first pages fit in the limit, in the file's order;
-    texts and chats go first.
+    """Return the columns whose first pages fit in the limit, in the file's order.
+
+    Texts and chats go first: they decide about the kind of the records.
     """
     # The bytes of a column are at most those of its first page, its dictionary and the
     # sampled rows.
     column_bytes: Counter[str] = Counter()
     for index in range(group.num_columns):
         chunk = group.column(index)
-        size = chunk.total_compressed_size
-        sampled_size = size * SAMPLE_ROWS // max(group.num_rows, 1)
-        name = chunk.path_in_schema.partition(".")[0]
-        column_bytes[name] += min(size, _CHUNK_BYTES + sampled_size)
+        chunk_bytes = chunk.total_compressed_size
+        sampled_size = chunk_bytes * SAMPLE_ROWS // max(group.num_rows, 1)
+        column_name = chunk.path_in_schema.partition(".")[0]
+        column_bytes[column_name] += min(chunk_bytes, _CHUNK_BYTES + sampled_size)
 
     chosen: set[str] = set()
     remaining_bytes = _COLUMN_BYTES
-    for name in sorted(
-        columns, key=lambda name: not (columns[name].is_text or columns[name].is_chat)
-    ):
-        if column_bytes[name] <= remaining_bytes:
-            chosen.add(name)
-            remaining_bytes -= column_bytes[name]
-    return [name for name in columns if name in chosen]
+
+    # `False` sorts before `True`: columns that can be the text come first.
+    def is_of_no_use(column_name: str) -> bool:
+        shape = columns[column_name]
+        return not (shape.is_text or shape.is_chat)
+
+    for column_name in sorted(columns, key=is_of_no_use):
+        if column_bytes[column_name] <= remaining_bytes:
+            chosen.add(column_name)
+            remaining_bytes -= column_bytes[column_name]
+    return [column_name for column_name in columns if column_name in chosen]
 
 
 def _look_into_arrow(
     file: InputFile, data: BoundedBytes, _delimiter: str | None
 ) -> FileSample:
-    """Return a sample of an Arrow file or stream: the first rows of its first record
-    batch.
-    """
+    """Return a sample of an Arrow file or stream: the first rows of its first batch."""
+    # Only the file format begins with these bytes.
     is_stream = data.pread(6, 0) != b"ARROW1"
     with reading(file, "its schema"):
         # A mapped file reads only the pages that the first records touch.
-        can_map = file.is_local and not file.compression
-        opened_file = pa.memory_map(file.url) if can_map else data.for_arrow()
-        reader: Any = (
-            ipc.open_stream(opened_file) if is_stream else ipc.open_file(opened_file)
-        )
+        arrow_file: Any
+        if file.is_local and not file.compression:
+            arrow_file = pa.memory_map(file.url)
+        else:
+            arrow_file = data.for_arrow()
+        reader: Any
+        if is_stream:
+            reader = ipc.open_stream(arrow_file)
+        else:
+            reader = ipc.open_file(arrow_file)
     sample = FileSample(file=file, columns=_columns(reader.schema), stored=file.size)
 
     # A stream does not say how many record batches it has.
-    batch_count: int | None = None if is_stream else reader.num_record_batches
+    batch_count: int | None = None
+    if not is_stream:
+        batch_count = reader.num_record_batches
     if batch_count == 0:
         return replace(sample, total=0)
     try:
         with reading(file, "its first record batch"):
-            batch = reader.read_next_batch() if is_stream else reader.get_batch(0)
+            if is_stream:
+                batch = reader.read_next_batch()
+            else:
+                batch = reader.get_batch(0)
     except BoundReached:
-        return replace(
-            sample,
-            remark=f"no sample: its first record batch needs more than {_MIB} MiB",
-        )
+        remark = f"no sample: its first record batch needs more than {_MIB} MiB"
+        return replace(sample, remark=remark)
     except StopIteration:
         return replace(sample, total=0)
 
+    # The stored bytes of the batch, from which the rows of the file are estimated. A
+    # file has batches of about equal size. A stream is taken at the size of the batch
+    # in memory.
     stored = min(file.size, batch.get_total_buffer_size())
     if batch_count is not None:
         stored = file.size // batch_count
+    total: int | None = None
+    if batch_count == 1:
+        total = batch.num_rows
     return replace(
         sample,
         rows=_records(file, batch.slice(0, SAMPLE_ROWS)),
         seen=batch.num_rows,
         stored=stored,
-        total=batch.num_rows if batch_count == 1 else None,
+        total=total,
     )
 
 
 def _columns(schema: pa.Schema) -> dict[str, Shape]:
     """Return the types of an Arrow schema by name."""
-    fields: Any = schema
-    return {field.name: shape_of_type(field.type, field.nullable) for field in fields}
+    arrow_fields: Any = schema  # the stubs leave the types of fields open
+    columns: dict[str, Shape] = {}
+    for arrow_field in arrow_fields:
+        shape = shape_of_type(arrow_field.type, arrow_field.nullable)
+        columns[arrow_field.name] = shape
+    return columns
 
 
 def _records(
     file: InputFile, batch: pa.RecordBatch | None
 ) -> tuple[dict[str, Any], ...]:
-    """Return the rows of a batch; none if Python has no type for one of their
-    values.
+    """Return the rows of a batch.
+
+    There are none if Python has no type for one of their values.
     """
     if batch is None:
         return ()
@@ -308,20 +345,26 @@ def _records(
 def _look_into_records(
     file: InputFile, data: BoundedBytes, delimiter: str | None
 ) -> FileSample:
-    """Return a sample of a format that is read from its beginning: JSON, CSV or
-    text.
+    """Return a sample of a format that is read from its beginning.
+
+    These are JSON, CSV and text.
     """
+    # 1. The head: it decides between JSON and JSON Lines, which have one extension in
+    #    practice, and about the delimiter. Of a document it is the sampled text.
     is_document = file.format == "text" and file.text_mode == "document"
     stream = ByteStream(data)
-    head = stream.read(_BLOCK_BYTES if is_document else _BUFFER_BYTES)
+    head_bytes = _BUFFER_BYTES
+    if is_document:
+        head_bytes = _BLOCK_BYTES
+    head = stream.read(head_bytes)
     check_records(file, head)
     if file.format == "jsonl" and head.lstrip(SPACE).startswith(b"["):
         file = replace(file, format="json")
     if delimiter is None and file.format in {"csv", "tsv"}:
         delimiter = _detected_delimiter(file, head)
 
-    # Read the first blocks. Lines are read of a document, too: they may turn out to be
-    # the documents.
+    # 2. The first blocks. Lines are read of a document, too: they may turn out to be
+    #    the documents.
     as_lines = replace(file, text_mode="lines")
     file_range = FileRange(file=as_lines, start=0, stop=file.size, weight=file.size)
     if file.format == "text":
@@ -330,18 +373,18 @@ def _look_into_records(
         want = Want(
             text=None, columns=None, delimiter=delimiter, block_bytes=_BLOCK_BYTES
         )
+    read_blocks = reader_of(file.format)
     blocks: list[Parsed] = []
     is_whole = False
     try:
-        blocks.extend(
-            islice(reader_of(file.format)(file_range, data, want, None), _BLOCKS)
-        )
+        # Extended in place, so that the blocks before a failed read remain.
+        blocks.extend(islice(read_blocks(file_range, data, want, None), _BLOCKS))
         is_whole = len(blocks) < _BLOCKS
     except BoundReached:
+        # The blocks before the limit are the sample. Without any, one record is larger.
         if not blocks:
-            return FileSample(
-                file=file, columns={}, remark=f"no record ends in its first {_MIB} MiB"
-            )
+            remark = f"no record ends in its first {_MIB} MiB"
+            return FileSample(file=file, columns={}, remark=remark)
 
     sample = _sample_of_blocks(file, blocks, delimiter, is_whole=is_whole)
     if not is_whole and file.is_lines and not file.compression:
@@ -349,46 +392,61 @@ def _look_into_records(
     if not is_document:
         return sample
 
-    # The whole file is one record, whose length is estimated from its first block.
+    # 3. A complete file is one record, whose length is estimated from its first block.
     text = head.decode("utf-8", errors="replace")
     if not text or sample.bad:
         return replace(sample, rows=(), seen=1, total=1)
-    length = len(text) * file.size / max(stream.consumed(), 1)
+    # Characters per stored byte: the file may be compressed.
+    consumed_bytes = max(stream.consumed(), 1)
+    length = len(text) * file.size / consumed_bytes
     return replace(sample, rows=({"text": text},), lengths=length, seen=1, total=1)
 
 
 def _line_densities(file: InputFile, data: BoundedBytes) -> tuple[float, ...]:
-    """Return the line ends per byte at even distances in a file of lines, as far as the
-    limit of bytes goes.
+    """Return the line ends per byte at even distances in a file of lines.
 
-    Long lines have no end at most places, and one at a few: the mean is right.
+    There are as many as the limit of bytes allows. Long lines have no end at most
+    places, and one at a few: the mean is right.
     """
-    places = _PLACES if file.is_local else _REMOTE_PLACES
-    window = bytearray(
-        max(1, min(_COUNTED_BYTES, file.size // _COUNTED_SHARE) // places)
-    )
+    # The window of each place: all windows together have the counted bytes.
+    places = _REMOTE_PLACES
+    if file.is_local:
+        places = _PLACES
+    counted_bytes = min(_COUNTED_BYTES, file.size // _COUNTED_SHARE)
+    window = bytearray(max(1, counted_bytes // places))
     densities: list[float] = []
     for place in range(places):
-        begin = int((place + 0.5) * (file.size - len(window)) / places)
+        # In the middle of each of the equal parts of the file.
+        byte_offset = int((place + 0.5) * (file.size - len(window)) / places)
         try:
-            count = data.read_into(memoryview(window), begin)
+            bytes_read = data.read_into(memoryview(window), byte_offset)
         except BoundReached:
             break
-        densities.append(window[:count].count(b"\n") / max(count, 1))
+        line_ends = window[:bytes_read].count(b"\n")
+        densities.append(line_ends / max(bytes_read, 1))
     # Without a line end at any place the blocks at the beginning say more.
-    return tuple(densities) if any(densities) else ()
+    if not any(densities):
+        return ()
+    return tuple(densities)
 
 
 def _detected_delimiter(file: InputFile, head: bytes) -> str | None:
-    """Return the most frequent delimiter of the header; None if the extension's
-    delimiter is in it.
+    """Return the most frequent delimiter of the header.
+
+    It is None if the extension's delimiter is in the header.
     """
     header = head.partition(b"\n")[0].decode("utf-8", errors="replace")
-    count, most_frequent = max(
-        (header.count(delimiter), delimiter) for delimiter in _DELIMITERS
-    )
-    usual = "\t" if file.format == "tsv" else ","
-    return most_frequent if count and usual not in header else None
+    usual_delimiter = ","
+    if file.format == "tsv":
+        usual_delimiter = "\t"
+    if usual_delimiter in header:
+        return None
+    # Of equally frequent ones the last in the order of characters counts.
+    counts = [(header.count(delimiter), delimiter) for delimiter in _DELIMITERS]
+    most_occurrences, most_frequent = max(counts)
+    if most_occurrences == 0:
+        return None
+    return most_frequent
 
 
 def _sample_of_blocks(
@@ -402,6 +460,7 @@ def _sample_of_blocks(
         delimiter: Delimiter of CSV cells if it differs from the extension's.
         is_whole: True if the blocks are the whole file.
     """
+    # The blocks have records as objects, as a column of texts, or as bad records.
     rows: list[dict[str, Any]] = []
     bad: Counter[str] = Counter()
     seen = 0
@@ -411,18 +470,24 @@ def _sample_of_blocks(
         if file.format != "text" and block.rows is not None:
             rows += block.rows.objects
         elif file.format == "text" and block.text:
-            rows += [{"text": text} for text in block.text.to_pylist()]
+            for text in block.text.to_pylist():
+                rows.append({"text": text})
         bad.update(record.fault.reason for record in block.bad)
         seen += len(block) + len(block.bad)
         bytes_read += block.bytes_read
         blank_lines += block.normalized.get("blank_line", 0)
 
+    # The stored bytes of the blocks. A decompressor has taken more than it has given:
+    # about half of the bytes that it took last are not decompressed yet.
     stored = file.size
-    if not is_whole:
-        # About half of the bytes that a decompressor took last are not decompressed
-        # yet.
-        unread = _BUFFER_BYTES // 2 if file.compression else 0
-        stored = max(1, bytes_read - unread)
+    total: int | None = None
+    if is_whole:
+        total = seen
+    else:
+        pending_bytes = 0
+        if file.compression:
+            pending_bytes = _BUFFER_BYTES // 2
+        stored = max(1, bytes_read - pending_bytes)
     return FileSample(
         file=file,
         columns=_seen_columns(file, rows, blocks),
@@ -430,7 +495,7 @@ def _sample_of_blocks(
         seen=seen,
         bad=bad,
         stored=stored,
-        total=seen if is_whole else None,
+        total=total,
         delimiter=delimiter,
         lines=(seen, blank_lines),
     )
@@ -442,6 +507,7 @@ def _seen_columns(
     """Return the columns of text, of the records' keys, or of the blocks' schema."""
     if file.format == "text":
         return {"text": Shape("string")}
+    # JSON has no schema: the columns are those of all records of the sample.
     if file.format in ("json", "jsonl"):
         return dict(merged(shape_of_value(row) for row in rows).fields)
     for block in blocks:
@@ -450,6 +516,7 @@ def _seen_columns(
     return {}
 
 
+# Formats that are sampled by their own structure; all others from their beginning.
 _LOOKS: Final[
     dict[str, Callable[[InputFile, BoundedBytes, str | None], FileSample]]
 ] = {
@@ -457,17 +524,22 @@ _LOOKS: Final[
     "arrow": _look_into_arrow,
 }
 
+# Limits of a record that is shown: a record may be a book, or nested without end.
 _SHOWN_CHARACTERS: Final = 300  # of a text
-_SHOWN_ITEMS: Final = 5
-_SHOWN_DEPTH: Final = 6
+_SHOWN_ITEMS: Final = 5  # of a list
+_SHOWN_DEPTH: Final = 6  # levels of lists and objects
 
 
 def shortened(value: object, depth: int = _SHOWN_DEPTH) -> Any:
-    """Return a JSON-able copy of a value, with long strings and lists cut at a note,
-    and bytes as their number.
+    """Return a JSON-able copy of a value for people.
+
+    Long strings and lists are cut, with a note of their length. Bytes are their number.
     """
     if isinstance(value, float):
-        return value if math.isfinite(value) else str(value)
+        # JSON has no infinity and no NaN.
+        if math.isfinite(value):
+            return value
+        return str(value)
     if value is None or isinstance(value, bool | int):
         return value
     if isinstance(value, str):
@@ -480,11 +552,14 @@ def shortened(value: object, depth: int = _SHOWN_DEPTH) -> Any:
         return "..."
     if isinstance(value, dict):
         entries = cast("dict[Any, Any]", value)
-        return {str(key): shortened(item, depth - 1) for key, item in entries.items()}
+        shown_entries: dict[str, Any] = {}
+        for key, item in entries.items():
+            shown_entries[str(key)] = shortened(item, depth - 1)
+        return shown_entries
     if isinstance(value, list | tuple):
-        items = cast("list[Any]", value)
-        shown = [shortened(item, depth - 1) for item in items[:_SHOWN_ITEMS]]
-        if len(items) > _SHOWN_ITEMS:
-            shown.append(f"... ({len(items):,} items)")
-        return shown
+        list_items = cast("list[Any]", value)
+        shown_items = [shortened(item, depth - 1) for item in list_items[:_SHOWN_ITEMS]]
+        if len(list_items) > _SHOWN_ITEMS:
+            shown_items.append(f"... ({len(list_items):,} items)")
+        return shown_items
     return str(value)[:_SHOWN_CHARACTERS]  # dates, decimals

@@ -1,5 +1,7 @@
-"""Shapes of columns: the types of JSON values and Arrow columns, merged over records
-and files.
+"""Shapes of columns: types of JSON values and Arrow columns, merged over many.
+
+Two records ``{"a": 1}`` and ``{"a": 2.5, "b": "x"}`` merge into the columns ``a:
+double`` and ``b: string``, of which ``b`` is nullable, because a record lacks it.
 """
 
 from __future__ import annotations
@@ -13,8 +15,9 @@ import pyarrow as pa
 from tokenlake.base.arrays import STRINGS
 from tokenlake.runtime.column_types import is_list
 
-# Of a struct; JSON objects used as dictionaries have thousands.
+# Fields of a struct that are shown; JSON objects used as dictionaries have thousands.
 _SHOWN_FIELDS: Final = 12
+# Keys of a turn, in the two forms of conversations that chat templates know.
 _CHAT_KEYS: Final = (frozenset({"role", "content"}), frozenset({"from", "value"}))
 
 
@@ -56,8 +59,9 @@ class Shape:
 
     @property
     def is_chat(self) -> bool:
-        """True if the values are lists of turns: objects with `role` and `content`,
-        or `from` and `value`.
+        """True if the values are lists of turns.
+
+        A turn is an object with `role` and `content`, or with `from` and `value`.
         """
         if self.item is None:
             return False
@@ -66,31 +70,31 @@ class Shape:
 
 
 NULL: Final = Shape("null", nullable=True)
+"""Shape of a value that is missing or null."""
 
 
 def shape_of_type(kind: pa.DataType, nullable: bool = True) -> Shape:
     """Return the shape of an Arrow type, without encodings and widths of offsets."""
-    anything: Any = kind  # the stubs leave the types inside types open
+    arrow_type: Any = kind  # the stubs leave the types inside types open
     types: Any = pa.types
+    # Dictionaries and extensions are ways of storing other types.
     if types.is_dictionary(kind):
-        return shape_of_type(anything.value_type, nullable)
+        return shape_of_type(arrow_type.value_type, nullable)
     if isinstance(kind, pa.BaseExtensionType):
-        return shape_of_type(anything.storage_type, nullable)
+        return shape_of_type(arrow_type.storage_type, nullable)
     if types.is_struct(kind):
-        fields = [anything.field(index) for index in range(anything.num_fields)]
-        inner = tuple(
-            (field.name, shape_of_type(field.type, field.nullable)) for field in fields
-        )
-        return Shape("struct", fields=inner, nullable=nullable)
+        fields: list[tuple[str, Shape]] = []
+        for index in range(arrow_type.num_fields):
+            field = arrow_type.field(index)
+            fields.append((field.name, shape_of_type(field.type, field.nullable)))
+        return Shape("struct", fields=tuple(fields), nullable=nullable)
     if is_list(kind):
-        return Shape("list", item=shape_of_type(anything.value_type), nullable=nullable)
+        item = shape_of_type(arrow_type.value_type)
+        return Shape("list", item=item, nullable=nullable)
     if kind in STRINGS:
         return Shape("string", nullable=nullable)
-    if (
-        types.is_binary(kind)
-        or types.is_large_binary(kind)
-        or types.is_binary_view(kind)
-    ):
+    is_binary = types.is_binary(kind) or types.is_large_binary(kind)
+    if is_binary or types.is_binary_view(kind):
         return Shape("binary", nullable=nullable)
     return Shape(str(kind), nullable=nullable)
 
@@ -101,17 +105,14 @@ def shape_of_value(value: object) -> Shape:
         return NULL
     if isinstance(value, dict):
         entries = cast("dict[str, Any]", value)
-        return Shape(
-            "struct",
-            fields=tuple(
-                (name, shape_of_value(item)) for name, item in entries.items()
-            ),
-        )
+        fields: list[tuple[str, Shape]] = []
+        for name, item in entries.items():
+            fields.append((name, shape_of_value(item)))
+        return Shape("struct", fields=tuple(fields))
     if isinstance(value, list):
-        return Shape(
-            "list",
-            item=merged(shape_of_value(item) for item in cast("list[Any]", value)),
-        )
+        items = cast("list[Any]", value)
+        return Shape("list", item=merged(shape_of_value(item) for item in items))
+    # A bool is an int in Python, so that it is tested first.
     if isinstance(value, bool):
         return Shape("bool")
     if isinstance(value, int):
@@ -122,9 +123,11 @@ def shape_of_value(value: object) -> Shape:
 
 
 def merged(shapes: Iterable[Shape]) -> Shape:
-    """Return the shape of values of all these shapes, whatever their order; NULL
-    without any.
+    """Return the shape of values of all these shapes, whatever their order.
+
+    It is :data:`NULL` if there are none.
     """
+    # Nulls make the shape nullable and have no other effect.
     nullable = False
     typed_shapes: list[Shape] = []
     for shape in shapes:
@@ -133,11 +136,13 @@ def merged(shapes: Iterable[Shape]) -> Shape:
             typed_shapes.append(shape)
     if not typed_shapes:
         return NULL
+    # Integers are numbers, too; every other pair of types is a mixture.
     kinds = {shape.kind for shape in typed_shapes}
     if kinds == {"int64", "double"}:
         return Shape("double", nullable=nullable)
     if len(kinds) > 1:
         return Shape("mixed", nullable=nullable)
+    # Structs and lists are merged by their contents.
     if kinds == {"struct"}:
         structs = [dict(shape.fields) for shape in typed_shapes]
         return Shape("struct", fields=_fields(structs), nullable=nullable)
@@ -148,8 +153,9 @@ def merged(shapes: Iterable[Shape]) -> Shape:
 
 
 def _fields(structs: list[dict[str, Shape]]) -> tuple[tuple[str, Shape], ...]:
-    """Return the merged fields of structs, in the order in which they first occur; a
-    missing field is null.
+    """Return the merged fields of structs, in the order of their first occurrence.
+
+    A field that a struct lacks is null in it.
     """
     names: dict[str, None] = {}
     for struct in structs:
@@ -162,7 +168,5 @@ def _fields(structs: list[dict[str, Shape]]) -> tuple[tuple[str, Shape], ...]:
 
 
 def merged_columns(tables: Iterable[Mapping[str, Shape]]) -> dict[str, Shape]:
-    """Return the columns of several tables; one that is missing in a table is
-    nullable.
-    """
+    """Return the columns of several tables; one that a table lacks is nullable."""
     return dict(_fields([dict(table) for table in tables]))

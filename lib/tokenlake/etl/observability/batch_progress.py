@@ -1,4 +1,4 @@
-"""Progress of a pipeline that gives out batches or rows."""
+"""Progress of a pipeline that delivers batches or rows."""
 
 from __future__ import annotations
 
@@ -19,13 +19,14 @@ if TYPE_CHECKING:
 def observed_batches(
     items: Iterable[Any], config: PipelineConfig, *, batched: bool
 ) -> Iterator[Any]:
-    """Return an iterator of the same items; it shows progress if the configuration has
-    a section `observability`.
+    """Return an iterator of the same items, which shows progress.
+
+    It shows progress if the configuration has a section `observability`.
 
     Args:
         items: Batches or rows.
         config: Configuration of the pipeline.
-        batched: Whether items are batches, dicts of columns; else each is a row.
+        batched: True if items are batches, dicts of columns; False if each is a row.
     """
     if "observability" not in config.model_fields_set:
         return iter(items)
@@ -35,6 +36,8 @@ def observed_batches(
 def _observed(
     items: Iterable[Any], config: PipelineConfig, batched: bool
 ) -> Generator[Any]:
+    """Yield the items, and show and export how many there were."""
+    # Metrics and display end in the reverse order, also if the consumer stops early.
     section = config.observability
     tally = BatchTally()
     options = DisplayOptions.of(section)
@@ -48,15 +51,19 @@ def _observed(
         display.begin()
         stack.callback(display.end)
 
+        # Only the time inside of `next` is waiting; the rest of it is the consumer's
+        # work.
         iterator = iter(items)
-        end = cast("Any", object())
+        end_marker = cast("Any", object())
         while True:
             began = time.monotonic()
-            item = next(iterator, end)
+            item = next(iterator, end_marker)
             tally.waited += time.monotonic() - began
-            if item is end:
+            if item is end_marker:
                 break
             tally.batches += 1
+            # A batch has as many rows as any of its columns; one without columns has
+            # none.
             rows = 1
             if batched:
                 rows = len(next(iter(item.values()), ()))

@@ -42,25 +42,23 @@ from tokenlake.etl.reports.terminal import near, stderr
 if TYPE_CHECKING:
     from tokenlake.config.pipeline import PipelineConfig
 
+# Seconds between two lines of a plan, after the first one.
 _SECONDS_BETWEEN_PLAN_LINES: Final = 5.0
-"""Number of seconds between two lines of a plan, after the first one."""
 
+# Seconds before the first line of a plan: a small one is ready before that.
 _QUIET_SECONDS: Final = 0.5
-"""Number of seconds before the first line of a plan."""
 
+# Seconds after which a phase gets a line that stays. A shorter phase is not worth one.
 _LONG_SECONDS: Final = 1.0
-"""Number of seconds after which a phase gets a line, where nothing can be wiped away
-again.
-"""
 
 
 @final
 class RunProgress:
-    """Shows the progress of one or several builds: call it with every event, from any
-    thread, in its ``with`` block.
+    """Progress of one or several builds.
 
-    Before the first event the options of the configuration are not known. Until then a
-    terminal shows the current activity, and anything else gets no line.
+    It is called with every event, from any thread, in its ``with`` block. Before the
+    first event the options of the configuration are not known. Until then a terminal
+    shows the current activity, and anything else gets no line.
 
     Args:
         first: Activity at the beginning.
@@ -81,8 +79,8 @@ class RunProgress:
         self._has_options = options is not None
         self._tallies = RunTallies()
         self._display: Display | None = None
-        # What the build and the flow around it are doing, and the line about it that
-        # waits.
+        # Phase of the build, and of the flow around it; and the timer of the line about
+        # them.
         self._phases: dict[str, str] = {}
         self._long_phase: threading.Timer | None = None
         # The lock guards the display: events come from several threads.
@@ -104,6 +102,7 @@ class RunProgress:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        # The timer would print after the end.
         self._forget_phase_line()
         if self._display is not None:
             self._display.end()
@@ -122,6 +121,8 @@ class RunProgress:
         """Count an event, and show the parts of it that matter to people."""
         self._tallies.add(event)
         with self._lock:
+            # A build brings the options of its configuration. Without that event, the
+            # options are those of the caller, or the defaults.
             if isinstance(event, BuildRequested):
                 self._set_options(DisplayOptions.of(event.observability))
                 self._next_plan_line = time.monotonic() + _QUIET_SECONDS
@@ -130,7 +131,7 @@ class RunProgress:
             self._show_event(event)
 
     def doing(self, what: str) -> None:
-        """Show the current activity, where it can be wiped away again.
+        """Show the current activity, in a place that can be wiped away again.
 
         Args:
             what: Description of the activity. Before the first event it is shown first.
@@ -141,8 +142,9 @@ class RunProgress:
             self._display.doing(what)
 
     def render(self, width: int) -> RenderableType | None:
-        """Return the bars in `width` columns, and the current phase below; None
-        before a unit started.
+        """Return the bars in `width` columns, with the current phase below.
+
+        It is None before a unit started.
         """
         if self.tally.began is None:
             return None
@@ -168,6 +170,7 @@ class RunProgress:
             self._say(self._activity)
 
     def _begin(self) -> None:
+        """Open the display of the options."""
         self._display = display_of(
             self._options, self._console, self.render, self._activity
         )
@@ -175,9 +178,11 @@ class RunProgress:
 
     @property
     def _has_bars(self) -> bool:
+        """True if progress is drawn in a terminal, where it can be wiped away."""
         return self._options.form == "rich" and self._console.is_terminal
 
     def _show_event(self, event: Event) -> None:
+        """Show the part of an event that matters to people; most matter to none."""
         match event:
             case UnitProgress():
                 self._show_tally(0)
@@ -214,18 +219,15 @@ class RunProgress:
 
     @property
     def _phase(self) -> str:
-        """What the build and the flow are doing, as ``starting 2 workers; starting
-        Prefect``.
-        """
+        """The phases of build and flow: ``starting 2 workers; starting Prefect``."""
         return "; ".join(phase for phase in self._phases.values() if phase)
 
     def _show_phase(self, event: Phase) -> None:
-        """Show a phase: at once where it can be wiped away, else in a line once it
-        has taken a second.
-        """
+        """Show a phase: in bars at once, otherwise in a line once it took a second."""
         self._phases[event.of] = printable(event.what)
         phase = self._phase
         self.doing(phase or "starting")
+        # A new phase replaces the line of the one before.
         self._forget_phase_line()
         if not phase or self._has_bars or self._options.form == "none":
             return
@@ -234,19 +236,19 @@ class RunProgress:
         self._long_phase.start()
 
     def _say_phase(self, phase: str) -> None:
+        """Print the line of a phase, if it is still the current one."""
         with self._lock:
             if phase == self._phase:
                 self._say(phase)
 
     def _forget_phase_line(self) -> None:
+        """Cancel the line of a phase that has ended."""
         if self._long_phase is not None:
             self._long_phase.cancel()
             self._long_phase = None
 
     def _show_planning(self, event: Planning) -> None:
-        """Show the plan's progress: at once where it can be wiped away, else in a
-        line every few seconds.
-        """
+        """Show the plan's progress: in bars at once, otherwise every few seconds."""
         line = f"planning: {planning_line(*astuple(event))}"
         self.doing(line)
         if self._has_bars or self._options.form == "none":
@@ -257,16 +259,20 @@ class RunProgress:
             self._say(line)
 
     def _show_plan(self, event: BuildPlanned) -> None:
+        """Show the size of a plan, and how much of it is done already."""
         self.doing(self._phase or "starting")
         units = numbers.plural(event.units, "unit")
         line = f"{event.dataset} v{event.version}: {units}, {numbers.size(event.input_bytes)}"
-        if event.pending < event.units:
-            line += f"; {event.pending} to build, {event.units - event.pending} already built"
+        built_units = event.units - event.pending
+        if built_units:
+            line += f"; {event.pending} to build, {built_units} already built"
         self._say(line)
 
     def _show_engine(self, event: EngineChosen) -> None:
-        """Show the choice once for each tokenizer: every source of it is probed with
-        its own texts.
+        """Show the choice of a backend, once for each tokenizer.
+
+        Every source of a tokenizer is probed with its own texts, so that the same
+        choice comes several times.
         """
         choice = (event.tokenizer, event.engine)
         if choice not in self._reported_engines:
@@ -276,6 +282,7 @@ class RunProgress:
             )
 
     def _show_finished(self, event: UnitFinished) -> None:
+        """Show a finished unit: a line for those who debug, and the progress."""
         account = event.record.account
         documents = numbers.plural(account.documents, "document")
         line = f"unit {event.unit} ({source_name(event.source)}) is {event.how}: {documents}"
@@ -286,21 +293,22 @@ class RunProgress:
         self._show_tally(1)
 
     def _say(self, line: str, level: str = "INFO") -> None:
+        """Show a line that stays, if messages of its level are shown."""
         if self._display is not None and self._options.tells(level):
             self._display.say(level, line)
 
     def _show_tally(self, ticks: int) -> None:
+        """Show the progress, after a number of finished units."""
         if self._display is not None:
             self._display.show(self.tally, ticks)
 
 
 @contextmanager
 def observed(config: PipelineConfig, on_event: Watcher) -> Generator[Watcher]:
-    """Yield a watcher of a build that a program runs: it counts and shows the events,
-    and passes them on.
+    """Yield a watcher of a build that a program runs.
 
-    A library is silent unless it is asked: progress is shown where the configuration
-    has a section `observability`.
+    It counts and shows the events, and passes them on. A library is silent by default:
+    progress is shown if the configuration has a section `observability`.
 
     Args:
         config: Configuration of the build.

@@ -1,5 +1,7 @@
-"""The four forms in which messages and progress are shown: bars, lines, lines of
-JSON, and one bar of tqdm.
+"""Four forms of messages and progress: bars, lines, lines of JSON, and a tqdm bar.
+
+Bars are for terminals, where they are drawn over and over below the messages. Lines are
+for files and logs, where nothing can be wiped away. Lines of JSON are for programs.
 """
 
 from __future__ import annotations
@@ -26,8 +28,9 @@ if TYPE_CHECKING:
 LEVELS: Final = ("DEBUG", "INFO", "WARNING", "ERROR")
 """Levels of messages, ascending."""
 
+# Largest number of seconds between two lines of progress: a log shows that a build runs,
+# however large its units are.
 _SECONDS_BETWEEN_LINES: Final = 10.0
-"""Largest number of seconds between two lines of progress."""
 
 
 @final
@@ -54,7 +57,7 @@ class DisplayOptions:
         return cls(form, section.log_level, section.log_interval)
 
     def tells(self, level: str) -> bool:
-        """Return whether messages of a level are shown."""
+        """Return True if messages of a level are shown."""
         return LEVELS.index(level) >= LEVELS.index(self.level)
 
 
@@ -139,6 +142,8 @@ class Bars(Display):
         self._console = console
         self._spinner = Spinner("line", Text(first))
 
+        # Rich asks for the picture several times a second; before the first unit there
+        # is a spinner.
         def bars_or_spinner() -> RenderableType:
             return render(console.width) or self._spinner
 
@@ -161,8 +166,9 @@ class Bars(Display):
 
 @final
 class Lines(Display):
-    """Messages, and between them lines of progress: each after a number of ticks, or
-    after ten seconds.
+    """Messages, and between them lines of progress.
+
+    A line of progress comes after a number of ticks, or after ten seconds.
 
     As JSON each line is an object: ``time``, and either ``level`` and ``message``, or
     ``progress`` with the sums.
@@ -170,7 +176,7 @@ class Lines(Display):
     Args:
         console: Console on which lines are printed.
         interval: Number of ticks between two lines of progress; None shows none.
-        as_json: Whether lines are JSON.
+        as_json: True for lines of JSON. Default: False.
     """
 
     def __init__(
@@ -193,10 +199,10 @@ class Lines(Display):
             return
         self._ticks += ticks
         now = time.monotonic()
-        if (
-            self._ticks < self._interval
-            and now - self._last_line < _SECONDS_BETWEEN_LINES
-        ):
+        # A line is due after enough ticks, or after enough time.
+        has_enough_ticks = self._ticks >= self._interval
+        is_late = now - self._last_line >= _SECONDS_BETWEEN_LINES
+        if not has_enough_ticks and not is_late:
             return
         self._ticks = 0
         self._last_line = now
@@ -206,6 +212,7 @@ class Lines(Display):
             self.say("INFO", tally.line())
 
     def _write(self, facts: dict[str, Any]) -> None:
+        """Write an object as a line, and flush it: a program may wait for it."""
         now = datetime.now(UTC).isoformat(timespec="milliseconds")
         line = json.dumps({"time": now, **facts}, ensure_ascii=False)
         self._console.file.write(printable_json(line) + "\n")
@@ -221,7 +228,7 @@ class TqdmBar(Display):
     """
 
     def __init__(self, console: Console) -> None:
-        # Its import costs time, so that only those who ask for tqdm pay for it.
+        # Its import costs time, which only those who choose tqdm pay.
         from tqdm import tqdm
 
         self._tqdm = tqdm
@@ -237,6 +244,7 @@ class TqdmBar(Display):
         self._tqdm.write(printable(text), file=self._file)
 
     def show(self, tally: Tally, ticks: int) -> None:
+        # tqdm adds a colon to the description.
         if self._bar is not None and self._bar.desc != f"{tally.name}: ":
             # Another build began.
             self.end()
@@ -257,8 +265,7 @@ def display_of(
     render: Callable[[int], RenderableType | None],
     first: str,
 ) -> Display:
-    """Return the display of some options; bars need a terminal, and are lines
-    elsewhere.
+    """Return the display of some options; bars outside of a terminal are lines.
 
     Args:
         options: The options.
@@ -267,6 +274,7 @@ def display_of(
             yet.
         first: Activity at the beginning.
     """
+    # JSON and tqdm were chosen by name, so that they do not depend on the terminal.
     if options.form == "json":
         return Lines(console, options.interval, as_json=True)
     if options.form == "tqdm":
@@ -275,4 +283,5 @@ def display_of(
         return Bars(console, render, first)
     if options.form == "rich":
         return Lines(console, options.interval)
+    # The form `none` shows messages, and no progress.
     return Lines(console, None)

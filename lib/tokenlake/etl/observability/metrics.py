@@ -1,4 +1,4 @@
-"""Metrics of builds and pipelines, as a section `observability` asks for them."""
+"""Export of the metrics of builds and pipelines, by section `observability`."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 @contextmanager
 def measured(section: ObservabilityConfig, on_event: Watcher) -> Generator[Watcher]:
-    """Yield a watcher that counts the events of a build for its metrics, and passes
-    them on.
+    """Yield a watcher that counts the events of a build, and passes them on.
 
     Args:
         section: Section of the configuration, which says whether metrics are exported.
         on_event: Function that gets the events.
     """
     tallies = RunTallies()
+    # Without an export nothing is counted: the events go straight to their function.
     export = metrics_export(section, tallies.metrics)
     if export is None:
         yield on_event
@@ -39,17 +39,16 @@ def measured(section: ObservabilityConfig, on_event: Watcher) -> Generator[Watch
 
 
 def metrics_export(section: ObservabilityConfig, read: Read) -> MetricsExport | None:
-    """Return the export of metrics that a section asks for; None where it asks for
-    none.
+    """Return the export of metrics of a section; None if it configures none.
 
     Args:
         section: Section of the configuration.
         read: Function that returns the current metrics.
     """
-    if not section.metrics_enabled or not (
-        section.metrics_file or section.opentelemetry
-    ):
+    has_target = bool(section.metrics_file or section.opentelemetry)
+    if not section.metrics_enabled or not has_target:
         return None
+    # A store holds data sets alone, and a file inside of one would be unlisted.
     if section.metrics_file:
         require_outside_stores(section.metrics_file, "observability.metrics_file")
     return MetricsExport(

@@ -12,13 +12,13 @@ from tokenlake.etl.observability.tally import source_name
 from tokenlake.etl.reports.tables import Table, label, number
 from tokenlake.etl.step_clock.reported_steps import STAGES
 
-_MOST_UNITS: Final = 10
-"""Number of units in the table of the slowest ones."""
+_MOST_UNITS: Final = 10  # in the table of the slowest ones
 
 
 def time_tables(built: Sequence[UnitFinished]) -> list[Table]:
-    """Return two tables of the units that a run built: seconds of each stage by source,
-    and the slowest units.
+    """Return tables of the stages' seconds by source, and of the slowest units.
+
+    There are none if no unit reported the times of its stages.
 
     Seconds are those of the worker processes, so that two workers spend two seconds in
     one.
@@ -26,6 +26,7 @@ def time_tables(built: Sequence[UnitFinished]) -> list[Table]:
     Args:
         built: Event of each unit that the run built.
     """
+    # The stages that occur, in the order of the work.
     reported_stages: set[str] = set()
     for event in built:
         reported_stages.update(event.stages)
@@ -35,29 +36,29 @@ def time_tables(built: Sequence[UnitFinished]) -> list[Table]:
     time_columns = [number("seconds", "all", numbers.duration)]
     time_columns.extend(number(stage, None, numbers.duration) for stage in stages)
 
+    # Seconds of workers are added up by source; a stage without time is an empty cell.
     sums_of_sources: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for event in built:
         sums_of_sources[event.source].update(
             {"units": 1, "seconds": event.seconds, **event.stages}
         )
-    source_rows = [
-        {"name": source_name(name), **sums} for name, sums in sums_of_sources.items()
-    ]
+    source_rows: list[dict[str, Any]] = []
+    for source, sums in sums_of_sources.items():
+        source_rows.append({"name": source_name(source), **sums})
     source_columns = [label("name", "source"), number("units"), *time_columns]
     tables = [Table.of(source_columns, source_rows, "Time by stage")]
 
+    # A single unit is the whole of its source's row.
     if len(built) > 1:
         slowest = sorted(built, key=lambda event: -event.seconds)[:_MOST_UNITS]
+        unit_rows = [_unit_row(event) for event in slowest]
         unit_columns = [label("unit"), label("name", "source"), *time_columns]
-        tables.append(
-            Table.of(
-                unit_columns, [_unit_row(event) for event in slowest], "Slowest units"
-            )
-        )
+        tables.append(Table.of(unit_columns, unit_rows, "Slowest units"))
     return tables
 
 
 def _unit_row(event: UnitFinished) -> dict[str, Any]:
+    """Return the row of a unit, whose number is written as in the names of files."""
     return {
         "unit": f"{event.unit:05d}",
         "name": source_name(event.source),

@@ -1,4 +1,13 @@
-"""Running sums of a build, or of the rows of a pipeline, while it goes on."""
+"""Running sums of a build, or of the rows of a pipeline.
+
+A unit reports its progress while it is built, and its sums once it is finished. The
+part that was reported as progress is counted once: a finished unit adds the difference,
+a retried unit takes its progress back, and a unit that has to be built again takes all
+back. The sums are therefore always those of the units as they are now.
+
+Example: a unit of 100 bytes reports 40 bytes and fails (-40). Its second attempt
+reports 70 bytes and ends: 30 bytes are added, and the sum is 100.
+"""
 
 from __future__ import annotations
 
@@ -28,11 +37,9 @@ from tokenlake.etl.events import (
 )
 from tokenlake.runtime.store.ledger import MIXED
 
-_MOST_BAR_COLUMNS: Final = 28
-"""Largest width of a bar."""
-
-_FIGURE_COLUMNS: Final = 48
-"""Width of the figures beside a bar."""
+_MOST_BAR_COLUMNS: Final = 28  # largest width of a bar
+_LEAST_BAR_COLUMNS: Final = 4  # smallest width of a bar
+_FIGURE_COLUMNS: Final = 48  # width of the figures beside a bar
 
 
 @final
@@ -55,6 +62,7 @@ class SourceTally:
     read: int = 0
 
 
+# Values before the first event: a single build, and a plan without units.
 _ALONE: Final = BuildStep(1, 1, "")
 _UNPLANNED: Final = BuildPlanned("", 0, 0, 0, 0)
 
@@ -62,8 +70,9 @@ _UNPLANNED: Final = BuildPlanned("", 0, 0, 0, 0)
 @final
 @dataclass(slots=True)
 class RunTally:
-    """Running sums of one build. ``built`` counts this run alone, so that a resumed run
-    shows its true speed.
+    """Running sums of one build.
+
+    ``built`` counts this run alone, so that a resumed run shows its true speed.
 
     Attributes:
         step: Place of the build among several; without a name for a single build.
@@ -121,21 +130,23 @@ class RunTally:
         match event:
             case BuildPlanned():
                 self.plan = event
-                self.sources = {
-                    name: SourceTally(total)
-                    for name, total in event.source_bytes.items()
-                }
+                self.sources = {}
+                for source, source_bytes in event.source_bytes.items():
+                    self.sources[source] = SourceTally(source_bytes)
             case UnitStarted():
+                # Planning and starting workers do not count toward the speed.
                 if self.began is None:
                     self.began = self.clock()
             case UnitProgress():
                 self._count(event.source, event.bytes, event.documents, event.tokens)
             case UnitRetried():
                 self.retried += 1
+                # The failed attempt takes its progress back.
                 bytes_, documents, tokens = event.progressed
                 self._count(event.source, -bytes_, -documents, -tokens)
             case UnitFinished():
                 self._finish(event, 1)
+                # A unit that has to be built again may come after the last one.
                 self.ended = None
                 if self.finished == self.plan.units:
                     self.ended = self.clock()
@@ -150,8 +161,9 @@ class RunTally:
                 pass
 
     def seconds(self) -> float:
-        """Return the seconds from the start of the first unit to the end of the last
-        one, or to now.
+        """Return the seconds from the first unit's start to the last one's end.
+
+        The end is now, as long as units are missing.
         """
         if self.began is None:
             return 0.0
@@ -161,16 +173,19 @@ class RunTally:
         return end - self.began
 
     def left(self) -> float | None:
-        """Return the seconds until the end, at the speed so far; None before there
-        is a speed.
+        """Return the seconds until the end, at the speed so far.
+
+        It is None before there is a speed.
         """
         if self.built <= 0:
             return None
+        # seconds / built is the time of a byte in this run.
         return self.seconds() * (self.total - self.done) / self.built
 
     def line(self) -> str:
-        """Return the sums for people, as ``7 of 9 units  3.12 M tokens  21.4 MB/s
-        12 s left``.
+        """Return the sums for people.
+
+        Example: ``7 of 9 units  3.12 M tokens  21.4 MB/s  12 s left``.
         """
         units = numbers.plural(self.plan.units, "unit")
         parts = [f"{self.finished} of {units}", f"{numbers.short(self.tokens)} tokens"]
@@ -182,8 +197,7 @@ class RunTally:
         return "  ".join(parts)
 
     def slowest(self) -> str:
-        """Return the slowest stage and source for people; empty before a unit is
-        finished.
+        """Return the slowest stage and source; empty before a unit is finished.
 
         For example: ``tokenize takes 71% of the workers' time; web is slowest, 4.10
         MB/s per worker``.
@@ -193,11 +207,12 @@ class RunTally:
             stage, seconds = self.stages.most_common(1)[0]
             share = numbers.percent(seconds, self.stages.total(), 0)
             parts.append(f"{stage} takes {share} of the workers' time")
-        bytes_per_second = {
-            name: source.read / source.spent
-            for name, source in self.sources.items()
-            if source.spent > 0
-        }
+        # The speed of a worker: sources that are built side by side would otherwise
+        # share one time.
+        bytes_per_second: dict[str, float] = {}
+        for source_key, source in self.sources.items():
+            if source.spent > 0:
+                bytes_per_second[source_key] = source.read / source.spent
         if len(bytes_per_second) > 1:
             slowest = min(bytes_per_second, key=bytes_per_second.__getitem__)
             source = self.sources[slowest]
@@ -225,21 +240,19 @@ class RunTally:
         }
 
     def render(self, width: int) -> RenderableType:
-        """Return a bar for each source, and the line below them, in at most `width`
-        columns.
-        """
+        """Return a bar for each source, and the line below, in `width` columns."""
         grid = Grid.grid(padding=(0, 2, 0, 0))
         for justify in ("left", "left", "right", "right", "right"):
             grid.add_column(no_wrap=True, justify=justify)
         # The bars take the columns that names and figures leave.
-        name_columns = max((len(source_name(name)) for name in self.sources), default=0)
-        bar_columns = min(
-            _MOST_BAR_COLUMNS, max(4, width - _FIGURE_COLUMNS - name_columns)
-        )
-        for name, source in self.sources.items():
-            grid.add_row(
-                *_bar_row(source_name(name), source, self.seconds(), bar_columns)
-            )
+        name_columns = 0
+        for source in self.sources:
+            name_columns = max(name_columns, len(source_name(source)))
+        free_columns = max(_LEAST_BAR_COLUMNS, width - _FIGURE_COLUMNS - name_columns)
+        bar_columns = min(_MOST_BAR_COLUMNS, free_columns)
+        seconds = self.seconds()
+        for source, tally in self.sources.items():
+            grid.add_row(*_bar_row(source_name(source), tally, seconds, bar_columns))
         line = Text(self.line(), style="dim")
         if self.step.what:
             return Group(Text(step_name(self.step), style="bold"), grid, line)
@@ -273,6 +286,16 @@ class RunTally:
         *,
         built: bool = True,
     ) -> None:
+        """Count bytes, documents and tokens, which may be negative.
+
+        Args:
+            source: Name of the source.
+            bytes_: Input bytes.
+            documents: Number of documents.
+            tokens: Number of tokens.
+            built: True if this run did the work. Default: True.
+        """
+        # A unit that mixes sources has no source of the plan.
         tally = self.sources.setdefault(source, SourceTally())
         tally.done += bytes_
         if built:
@@ -303,6 +326,7 @@ def _bar_row(
         source: Sums of the source.
         seconds: Time of the build so far.
         width: Width of the bar, in columns.
+    # A source that an earlier run built has no speed in this one.
     """
     rate = ""
     if source.built:
@@ -335,8 +359,10 @@ class RunTallies:
 
     @property
     def share(self) -> float:
-        """Share of the whole run that is done, 0 to 1: of input bytes, where each of
-        several builds counts the same.
+        """Share of the whole run that is done, 0 to 1.
+
+        It is a share of input bytes. Of several builds each counts the same, because the
+        bytes of later ones are not known yet.
         """
         tally = self.last
         share_of_build = 0.0
@@ -348,8 +374,10 @@ class RunTallies:
         """Count an event."""
         with self._lock:
             if isinstance(event, BuildStep):
-                planned = [tally for tally in self.all if tally.plan.dataset]
-                self.all = [*planned, RunTally(event)]
+                # A tally without a plan has no sums: the first one, before anything is
+                # known, or that of a step that was never planned.
+                planned_tallies = [tally for tally in self.all if tally.plan.dataset]
+                self.all = [*planned_tallies, RunTally(event)]
             self.last.add(event)
 
     def render(self, width: int) -> RenderableType:
@@ -360,9 +388,9 @@ class RunTallies:
     def metrics(self) -> Iterator[Metric]:
         """Yield the figures of all builds, each with the label `dataset`."""
         with self._lock:
-            planned = [tally for tally in self.all if tally.plan.dataset]
+            planned_tallies = [tally for tally in self.all if tally.plan.dataset]
             for name, (kind, help_text, value_of) in _METRICS.items():
-                for tally in planned:
+                for tally in planned_tallies:
                     labels = {"dataset": tally.plan.dataset}
                     yield Metric(
                         f"tokenlake_build_{name}",
@@ -449,9 +477,11 @@ class BatchTally:
         return self.batches
 
     def line(self) -> str:
-        """Return the sums for people, as ``120 batches  960 rows  48.1 rows/s  2.1 s
-        waited``.
+        """Return the sums for people.
+
+        Example: ``120 batches  960 rows  48.1 rows/s  2.1 s waited``.
         """
+        # Time may not have moved since the beginning.
         seconds = max(self.clock() - self.began, 1e-9)
         rate = f"{numbers.short(self.rows / seconds)} rows/s"
         counts = [

@@ -26,10 +26,12 @@ import numpy as np
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from tokenlake.base.arrays import Int64
 from tokenlake.base.columns import text_weights
-from tokenlake.config.resolved import ResolvedSource, ResolvedTokenizer
+from tokenlake.config.resolved import ResolvedPack, ResolvedSource, ResolvedTokenizer
 from tokenlake.errors import EngineMismatchError, MissingExtraError, TokenizerError
 from tokenlake.etl.job import REFERENCE, UnitJob
+from tokenlake.etl.plan.packed_rows import LengthSample, expected_rows, part_lengths
 from tokenlake.etl.plan.plan import Plan, TextUnit
 from tokenlake.etl.plan.sample_texts import sample_of
 from tokenlake.etl.plan.sampling import (
@@ -150,15 +152,14 @@ def _of_source(plan: Plan, source: ResolvedSource) -> Estimate:
         plan.tokenizers[source.name].files,
     )
     try:
-        totals, margins = _totals_of_source(
+        totals, margins, lengths = _totals_of_source(
             plan, source, recipe, _likely_encoder(source, recipe, plan)
         )
     except EngineMismatchError:
-        totals, margins = _totals_of_source(
+        totals, margins, lengths = _totals_of_source(
             plan, source, recipe, _encoder(source, recipe, plan, REFERENCE)
         )
     documents, rows, long, tokens, dropped, stored, loss = totals.tolist()
-    width = plan.build.width
     output = math.ceil(stored)
     units = [
         unit
@@ -168,10 +169,12 @@ def _of_source(plan: Plan, source: ResolvedSource) -> Estimate:
     files = sum(unit.files or 1 for unit in units) * len(source.split_names)
     if any(unit.files is None for unit in units):
         files += output // plan.build.max_shard_size
+    if plan.build.pack is not None and not source.has_whole_rows:
+        rows = _packed_rows(plan.build.pack, source, units, documents, lengths)
     return Estimate(
         documents=round(documents),
         tokens=round(tokens),
-        sequences=math.ceil(tokens / width) if width else round(rows),
+        sequences=round(rows),
         output_bytes=output,
         files=files,
         long_documents=round(long),
@@ -183,10 +186,41 @@ def _of_source(plan: Plan, source: ResolvedSource) -> Estimate:
     )
 
 
+def _packed_rows(
+    pack: ResolvedPack,
+    source: ResolvedSource,
+    units: Sequence[TextUnit],
+    documents: float,
+    lengths: Sequence[LengthSample],
+) -> int:
+    """Return the expected number of packed rows of a source.
+
+    Args:
+        pack: Packing of the build.
+        source: Source.
+        units: Units of the source.
+        documents: Expected number of its documents.
+        lengths: Tokens of sampled documents of each kind of input.
+    """
+    # Held-out documents have a split of their own, and the others share the rest.
+    shares = [share for _, share in source.splits]
+    if source.held_out is not None:
+        held_out = min(1.0, source.held_out.count / max(1.0, documents))
+        shares = [share * (1.0 - held_out) for share in shares]
+        shares.append(held_out)
+    # Files that a unit writes at a time are streams too, and divide its window.
+    streams = sum(unit.files or 1 for unit in units)
+    files_of_unit = max((unit.files or 1 for unit in units), default=1)
+    pack = replace(pack, window_tokens=pack.window_tokens // files_of_unit)
+    return expected_rows(lengths, pack, shares, streams)
+
+
 def _totals_of_source(
     plan: Plan, source: ResolvedSource, recipe: Recipe, encoder: Encoder
-) -> tuple[Floats, list[int | None]]:
-    """Return the quantities of a source, float64[7], and their margins."""
+) -> tuple[Floats, list[int | None], list[LengthSample]]:
+    """Return the quantities of a source, float64[7], their margins, and the lengths of
+    its sampled documents.
+    """
     units = [
         unit
         for unit in plan.units
@@ -194,10 +228,14 @@ def _totals_of_source(
     ]
     totals = np.zeros(_QUANTITIES)
     squares = np.zeros(_QUANTITIES)  # of the margins
+    samples: list[LengthSample] = []
     for stratum in strata_of(units).values():
-        kind_totals, kind_margins = _of_stratum(plan, source, stratum, recipe, encoder)
+        kind_totals, kind_margins, lengths = _of_stratum(
+            plan, source, stratum, recipe, encoder
+        )
         totals += kind_totals
         squares += kind_margins**2
+        samples.append(LengthSample(lengths, float(kind_totals[_TOKENS])))
     # What the model leaves out adds to what the sample cannot say.
     squares[_TOKENS] += (_TOKENS_ERROR * totals[_TOKENS]) ** 2
     squares[_STORED] += (_STORED_ERROR * totals[_STORED]) ** 2
@@ -205,7 +243,7 @@ def _totals_of_source(
         None if math.isnan(square) else math.ceil(math.sqrt(square))
         for square in squares.tolist()
     ]
-    return totals, margins
+    return totals, margins, samples
 
 
 def _likely_encoder(source: ResolvedSource, recipe: Recipe, plan: Plan) -> Encoder:
@@ -242,8 +280,9 @@ def _of_stratum(
     stratum: Stratum,
     recipe: Recipe,
     encoder: Encoder,
-) -> tuple[Floats, Floats]:
-    """Return the totals of a stratum and their margins, float64[7] each.
+) -> tuple[Floats, Floats, Int64]:
+    """Return the totals of a stratum and their margins, float64[7] each, and the
+    tokens of the sampled documents as they are packed, int64[n].
 
     1. Read places of the stratum, and choose a part of the documents of each.
     2. Build these parts: tokens per byte of text, bytes on disk per token, share that
@@ -255,7 +294,8 @@ def _of_stratum(
     """
     places, is_whole = read_sample(stratum, recipe)
     if not any(place.documents for place in places):
-        return np.zeros(_QUANTITIES), np.zeros(_QUANTITIES)
+        no_lengths = np.empty(0, np.int64)
+        return np.zeros(_QUANTITIES), np.zeros(_QUANTITIES), no_lengths
     batch_count = sum(len(place.batches) for place in places)
     sample_bytes = _SAMPLE_BYTES if encoder.engine == REFERENCE else _FAST_SAMPLE_BYTES
     share = max(_LEAST_BYTES, sample_bytes // batch_count)
@@ -264,12 +304,18 @@ def _of_stratum(
     densities = _relative_densities(samples, encoder)
 
     quantities = np.zeros((len(places), _QUANTITIES))
+    lengths_of_places: list[Int64] = []
+    around = len(encoder.prefix) + len(encoder.suffix)
     for index, place in enumerate(places):
         if place.documents:
-            tokens_per_byte = built.tokens_per_byte * densities[index]
+            lengths = _text_lengths(place, built.tokens_per_byte * densities[index])
             quantities[index] = _quantities(
-                source, place, encoder, tokens_per_byte, built.added_tokens
+                source, place, lengths, around, built.added_tokens
             )
+            lengths_of_places.append(
+                part_lengths(lengths, source.tokenizer, around, built.added_tokens)
+            )
+    packed_lengths = np.concatenate(lengths_of_places)
     quantities[:, _STORED] = quantities[:, _TOKENS] * built.bytes_per_token
     quantities[:, _LOSS] = quantities[:, _TOKENS] * built.loss_share
     if is_whole:
@@ -284,7 +330,7 @@ def _of_stratum(
         margins[[_TOKENS, _STORED]] = (
             RANGE_WIDTH * error * math.sqrt(uncounted) * totals[[_TOKENS, _STORED]]
         )
-        return totals, margins
+        return totals, margins, packed_lengths
 
     rates = quantities / np.array([[place.bytes_read] for place in places], np.float64)
     windows = np.array([[place.window_bytes] for place in places], np.float64)
@@ -300,7 +346,7 @@ def _of_stratum(
         known = stratum.records * documents / max(rows_read, 1)
         totals[counts] *= known / totals[_DOCUMENTS]
         margins[counts] = 0.0
-    return totals, margins
+    return totals, margins, packed_lengths
 
 
 def _samples_of(place: PlaceSample, share: int) -> list[Prepared]:
@@ -323,25 +369,29 @@ def _samples_of(place: PlaceSample, share: int) -> list[Prepared]:
     return samples
 
 
+def _text_lengths(place: PlaceSample, tokens_per_byte: float) -> Floats:
+    """Return the tokens of each text of a place, without special tokens, float64[n]."""
+    sizes = [batch.documents.sizes for batch in place.batches if len(batch.documents)]
+    lengths: Floats = np.concatenate(sizes) * np.float64(tokens_per_byte)
+    return lengths
+
+
 def _quantities(
     source: ResolvedSource,
     place: PlaceSample,
-    encoder: Encoder,
-    tokens_per_byte: float,
+    lengths: Floats,
+    around: int,
     added_tokens: float,
 ) -> Floats:
     """Return the quantities of a place, float64[7]; bytes on disk and tokens of the
     loss are left at 0.
     """
-    sizes = [batch.documents.sizes for batch in place.batches if len(batch.documents)]
-    lengths: Floats = np.concatenate(sizes) * np.float64(tokens_per_byte)
     options = source.tokenizer
     if source.texts.preference is not None:
         # Each text comes with its prompt; special tokens are few.
         weights = np.array(text_weights(source.texts.preference.method), np.float64)
         counted = _counted(lengths.reshape(-1, len(weights)), weights, options, 0, 1)
     else:
-        around = len(encoder.prefix) + len(encoder.suffix)
         counted = _counted(lengths[:, None], np.ones(1), options, around, added_tokens)
     rows, long, tokens, dropped = counted
     return np.array(

@@ -15,6 +15,7 @@ from tokenlake.etl.tokenizers.files import TokenizerFiles
 from tokenlake.runtime.mixing.lane_count import SourceSize
 from tokenlake.runtime.store.base import Store, read_files
 from tokenlake.runtime.store.catalog import Catalog
+from tokenlake.runtime.store.damage import repair_advice
 from tokenlake.runtime.store.layout import Layout, tokenizer_path
 from tokenlake.runtime.store.ledger import InputFileEntry, Parent, ShardEntry, Totals
 from tokenlake.runtime.store.manifest import Manifest
@@ -233,7 +234,7 @@ def read_tokenizer(store: Store, parent: FoundParent, source: str) -> PlannedTok
         contents = read_files(store, folder, facts["files"])
     except (NotFoundError, IntegrityError) as error:
         raise IntegrityError(
-            f"{parent.reference}: {error}. Run `tokenlake verify {parent.reference}` to list all damage",
+            f"{parent.reference}: {error}. {repair_advice(parent.reference)}",
             **error.details,
         ) from error
     files = TokenizerFiles(name=str(facts.get("name")), files=contents)

@@ -18,6 +18,7 @@ from tokenlake.etl.sources.hash_cache import HashCache
 from tokenlake.etl.sources.inputs import FileRange, InputFile
 from tokenlake.etl.sources.listing import list_inputs, require_use_of_options
 from tokenlake.etl.sources.listing_progress import OnProgress
+from tokenlake.etl.sources.numbered_files import missing_numbers
 from tokenlake.etl.sources.record_limit import RecordLimit
 from tokenlake.etl.sources.split_choice import Select, choose
 from tokenlake.etl.sources.splits import split_files, splittable
@@ -169,7 +170,7 @@ class SourceFindings:
 
     Attributes:
         listed: Event with their number and size.
-        notes: Notes on files that one worker must read alone.
+        notes: Notes on files that one worker must read alone, and on missing files.
         origins: Notes on the places where the files come from.
     """
 
@@ -179,7 +180,7 @@ class SourceFindings:
 
 
 def look_at(
-    source: ResolvedSource, files: Iterable[InputFile], unit_size: int
+    source: ResolvedSource, files: Sequence[InputFile], unit_size: int
 ) -> SourceFindings:
     """Return the observations on the files of a source.
 
@@ -200,6 +201,11 @@ def look_at(
         if file.size > unit_size and not splittable(file):
             whole_files.append(file)
     notes = _notes_on_whole_files(source, whole_files)
+    if source.num_rows is None:
+        # A source with `num_rows` is listed only as far as its rows are needed.
+        paths = (file.path for file in files)
+        for note in missing_numbers(paths, source.data_files):
+            notes.append(f"{source.name}: {note}")
     if whole_files and len(whole_files) == count:
         most = numbers.plural(count, "worker")
         notes.append(

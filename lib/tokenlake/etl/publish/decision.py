@@ -1,5 +1,15 @@
-"""The difference between a version and a repository decides whether to commit, only
-to tag, or to do nothing.
+"""The decision to publish a version: commit, only tag, or nothing.
+
+A push compares the version with the repository before it sends anything:
+
+====================================================  ================
+the repository has                                    the push makes
+====================================================  ================
+the version's tag, at a commit with the same files    nothing
+the version's tag, at other files                     an error
+the same files at the end of the branch, without tag  the tag
+anything else that tokenlake pushed                   commit and tag
+====================================================  ================
 """
 
 from __future__ import annotations
@@ -15,9 +25,9 @@ from tokenlake.etl.publish.repository import HubRepository, HubState
 from tokenlake.runtime.store.layout import CARD, MANIFEST
 from tokenlake.runtime.store.manifest import Manifest
 
-_SHOWN_PATHS: Final = 5
+_SHOWN_PATHS: Final = 5  # paths in the text of an error
 _MOST_DETAILS: Final = 100  # paths that an error carries
-_MANIFEST_LIMIT: Final = 1 << 30  # bytes
+_MANIFEST_LIMIT: Final = 1 << 30  # bytes: a larger file is no manifest of ours
 
 
 @final
@@ -58,6 +68,7 @@ def decide(
     """
     tag = f"v{version.layout.version}"
     if state is None:
+        # A repository that does not exist has nothing to compare.
         return Decision("commit", tag)
     if not public:
         hub.require_private(state, version.name, "give --public")
@@ -77,11 +88,11 @@ def decide(
             differing=wrong_paths[:_MOST_DETAILS],
         )
 
-    # A new branch begins at the commit of main.
-    start = state.head or state.main
-    if start is None:
+    # A new branch begins at the commit of main, so that its files are compared.
+    start_commit = state.head or state.main
+    if start_commit is None:
         return Decision("commit", tag)
-    files = hub.files(start)
+    files = hub.files(start_commit)
     if state.head is not None and not version.differing(files):
         return Decision("tag", tag, state.head)
     return Decision("commit", tag, deleted=_paths_to_delete(version, hub, state, files))
@@ -92,6 +103,7 @@ def _paths_to_delete(
 ) -> tuple[str, ...]:
     """Return the paths of the branch's version that this version does not have."""
     commit = state.head or state.main or ""
+    # 1. The version that the branch holds, by its manifest.
     branch_manifest: Manifest | None = None
     if MANIFEST in files and files[MANIFEST].size <= _MANIFEST_LIMIT:
         with suppress(IntegrityError):  # a file of this name from another tool
@@ -99,15 +111,17 @@ def _paths_to_delete(
                 hub.read(commit, MANIFEST), f"{hub.repo}: {MANIFEST}"
             )
 
-    # Every file under a name of ours must be listed by the manifest that is there.
+    # 2. Every file under a name of ours must be listed by the manifest that is there.
+    #    Others were added by somebody else, and would be lost.
     known_paths = {CARD}
     if branch_manifest is not None:
         known_paths.add(MANIFEST)
         known_paths.update(shard.path for shard in branch_manifest.files)
         known_paths.update(branch_manifest.other_files)
-    strangers = sorted(
-        path for path in files if is_ours(path) and path not in known_paths
-    )
+    strangers: list[str] = []
+    for path in sorted(files):
+        if is_ours(path) and path not in known_paths:
+            strangers.append(path)
     if strangers:
         raise VersionConflictError(
             f"{hub.repo} ({hub.branch}) holds {_shortened(strangers)}, which tokenlake did not push; readers would "
@@ -116,20 +130,22 @@ def _paths_to_delete(
             files=strangers[:_MOST_DETAILS],
         )
 
+    # 3. The branch gets newer versions only. The files of its version that this one
+    #    lacks would otherwise be read as rows of this one.
     if branch_manifest is not None:
         _require_predecessor(version, hub, state, branch_manifest)
     wanted_paths = {file.path for file in version.files}
-    return tuple(
-        sorted(path for path in files if is_ours(path) and path not in wanted_paths)
-    )
+    paths_to_delete: list[str] = []
+    for path in sorted(files):
+        if is_ours(path) and path not in wanted_paths:
+            paths_to_delete.append(path)
+    return tuple(paths_to_delete)
 
 
 def _require_predecessor(
     version: Published, hub: HubRepository, state: HubState, branch_manifest: Manifest
 ) -> None:
-    """Raise ConfigError unless the branch holds an older version of the same
-    dataset.
-    """
+    """Raise ConfigError unless the branch holds an older version of the dataset."""
     place = f"{hub.repo} ({hub.branch})"
     if branch_manifest.dataset != version.layout.dataset:
         raise ConfigError(

@@ -1,7 +1,7 @@
-"""Search of a text for secrets: shapes of credentials, random values under names,
-secrets of this process.
+"""Search of a text for secrets.
 
-A secret is found as it is written, and also
+Three kinds are found: shapes of credentials, random values under names such as
+``api_key``, and secrets of this process. A secret is found as it is written, and also
 
 - cut into pieces: string literals that are put together (``"ghp_" + "..."``), and lines
   that break inside it;
@@ -24,14 +24,15 @@ from urllib.parse import quote
 
 from tokenlake.base.secrets import CREDENTIAL, HIDDEN, known_secrets
 
-# Characters; a shorter value of a variable may be an ordinary word.
-_SHORTEST_OWN_SECRET: Final = 8
+_SHORTEST_OWN_SECRET: Final = 8  # characters; a shorter value may be an ordinary word
+
 LONG_ENOUGH: Final = 16
 """Smallest number of characters of a random value."""
-_ENTROPY: Final = 3.2  # bits per character of such a value; words have less
 
-# As the issuers document them: kind, texts of which one occurs in each (a search for
-# those is fast), and the shape.
+_ENTROPY: Final = 3.2  # bits per character of a random value; words have less
+
+# Shapes as the issuers document them, one a line: kind, texts of which one occurs in
+# each (a search for those is fast), and the pattern. A group `value` is the secret part.
 _SHAPES: Final = r"""
 AWS access key | AKIA ASIA ABIA ACCA | (?<![A-Za-z0-9+/])(?:AKIA|ASIA|ABIA|ACCA)[A-Z2-7]{16}(?![A-Za-z0-9+/])
 Hugging Face token | hf_ api_org_ | (?<!\w)(?:hf_|api_org_)[A-Za-z0-9]{30,}
@@ -93,36 +94,44 @@ class _SecretShape:
     may_be_split: bool
 
 
+# Kinds of several words or lines. They are not looked for in joined pieces: the joints
+# are a part of them.
 _PHRASES: Final = frozenset(
     {"Google service account", "private key", "signed URL", "URL with a password"}
 )
 
 
 def _parsed_shapes() -> tuple[_SecretShape, ...]:
+    """Return the shapes of the table above."""
     shapes: list[_SecretShape] = []
     for line in _SHAPES.strip().splitlines():
         kind, hints, pattern = line.split(" | ", 2)
         compiled = re.compile(pattern, re.ASCII)
-        shapes.append(
-            _SecretShape(kind, tuple(hints.split()), compiled, kind not in _PHRASES)
-        )
+        may_be_split = kind not in _PHRASES
+        shape = _SecretShape(kind, tuple(hints.split()), compiled, may_be_split)
+        shapes.append(shape)
     return tuple(shapes)
 
 
 _KNOWN: Final = _parsed_shapes()
+# Values that stand for a secret in documentation and in templates.
 _PLACEHOLDER: Final = re.compile(
     r"[*xX.]+|\$.*|<.*|\{.*|%.*|(?:your[_-]?|my[_-]?)?(?:password|passwd|secret|pass|pwd|token)",
     re.IGNORECASE,
 )
 
-# password: x, "api_key" = "x", SECRET_TOKEN=x; what may stand in a value is what such
-# secrets are made of.
+# A value under a name: password: x, "api_key" = "x", SECRET_TOKEN=x. Its characters are
+# those of which generated secrets consist.
 _NAMED: Final = re.compile(
     r"(?P<name>[A-Za-z0-9_.-]{0,40}(?:secret|passw(?:or)?d|token|credentials?|key)[A-Za-z0-9_]{0,20})"
     r"\\?[\"']?\s{0,3}[:=]\s{0,3}\\?[\"']?(?P<value>[A-Za-z0-9+/=_~.-]{16,512})",
     re.IGNORECASE,
 )
+# Values that look random and are no secrets: hashes, commits and numbers.
 _HASH: Final = re.compile(r"(?:sha256|sha1|md5|git|etag)[:-].*|[0-9]+")
+
+# Names of environment variables with secrets; and of those with places, which may
+# contain such a word (SSH_AUTH_SOCK, TOKENIZERS_PARALLELISM).
 _SECRET_NAME: Final = re.compile(
     r"secret|passw|credential|private_?key|access_?key|api_?key|connection_string|(^|_)(token|pat|pwd|key|auth)$",
     re.IGNORECASE,
@@ -133,8 +142,8 @@ _PLACES: Final = re.compile(
 _IN_URL: Final = re.compile(r"://[^\s/:@]*:([^\s/@]{8,})@")
 
 
-# Between two pieces of a credential: string literals that follow each other or are put
-# together, and the end of a line.
+# A joint between two pieces of a credential: the end of a string literal and the
+# beginning of the next one, with an operator between them; or the end of a line.
 _QUOTE: Final = r"\\?[\"'`]"
 _LINE_END: Final = r"\\?\r?\n[ \t]*"
 _JOINT: Final = re.compile(
@@ -143,12 +152,12 @@ _JOINT: Final = re.compile(
 )
 _WORD: Final = re.compile(r"[\w.+/=~:-]+")
 _LAST_WORD: Final = re.compile(r"[\w.+/=~:-]+\Z")
+# Any hint of any shape: most candidates have none, and need no further search.
 _HINT: Final = re.compile(
     "|".join(re.escape(hint) for shape in _KNOWN for hint in shape.hints)
 )
 _LONGEST: Final = 512  # characters of the first piece that are searched
-# In one credential: a list of words that happens to look like one has more.
-_MOST_JOINTS: Final = 6
+_MOST_JOINTS: Final = 6  # in one credential: a list of words has more
 
 # A run of base64, lines that were wrapped at 60 letters or more taken together; and of
 # hexadecimal digits.
@@ -158,8 +167,8 @@ _BASE64: Final = re.compile(
 _HEX: Final = re.compile(r"[0-9A-Fa-f]{32,}")
 _NOT_BASE64: Final = re.compile(r"[^A-Za-z0-9+/]+")
 _LEAST_ENCODED: Final = 24  # letters of base64 that hold a credential
-_PRINTABLE: Final = re.compile(rb"[\t\n\r -~]{16,}")
-_LAYERS: Final = 2
+_PRINTABLE: Final = re.compile(rb"[\t\n\r -~]{16,}")  # text in decoded bytes
+_LAYERS: Final = 2  # encodings inside of each other
 
 
 @final
@@ -175,19 +184,24 @@ class Detector:
     """
 
     def __init__(self, environment: Mapping[str, str] | None = None) -> None:
+        # Secrets of resolved references, then those of the environment.
         kinds = dict.fromkeys(known_secrets(), "a secret that this process uses")
-        for name, value in (environment or {}).items():
-            for secret in _secrets_of_variable(name, value):
-                kinds[secret] = f"the value of the environment variable {name}"
+        for variable, value in (environment or {}).items():
+            for secret in _secrets_of_variable(variable, value):
+                kinds[secret] = f"the value of the environment variable {variable}"
 
         # A secret is searched for in each way in which it may be written.
-        self._kind_of: dict[str, str] = {}
+        # Spelling of a secret -> its kind. A secret is searched for in each way in
+        # which it may be written.
+        self._kind_by_spelling: dict[str, str] = {}
         self._secret_count = 0
         for secret, kind in kinds.items():
             if len(secret) >= _SHORTEST_OWN_SECRET:
                 self._secret_count += 1
-                self._kind_of |= dict.fromkeys(_spellings(secret), kind)
-                self._kind_of |= dict.fromkeys(_encodings(secret), f"{kind}, encoded")
+                for spelling in _spellings(secret):
+                    self._kind_by_spelling[spelling] = kind
+                for encoding in _encodings(secret):
+                    self._kind_by_spelling[encoding] = f"{kind}, encoded"
 
     def __repr__(self) -> str:
         return f"Detector({self._secret_count} secrets of this process)"
@@ -197,8 +211,8 @@ class Detector:
         for shape in _KNOWN:
             for start, _ in _matches(shape, text):
                 yield shape.kind, start
-        for secret, kind in self._kind_of.items():
-            start = text.find(secret)
+        for spelling, kind in self._kind_by_spelling.items():
+            start = text.find(spelling)
             if start >= 0:
                 yield kind, start
         yield from _in_pieces(text)
@@ -208,9 +222,9 @@ class Detector:
         """Yield random values under names such as token, secret or password."""
         for match in _NAMED.finditer(text):
             # storage.aws_secret -> aws_secret.
-            name = match["name"].rpartition(".")[2].strip("-")
-            if CREDENTIAL.search(name) and is_random(match["value"]):
-                yield f"value of {name!r}", match.start("value")
+            key_name = match["name"].rpartition(".")[2].strip("-")
+            if CREDENTIAL.search(key_name) and is_random(match["value"]):
+                yield f"value of {key_name!r}", match.start("value")
 
     def everywhere(self, text: str) -> Iterator[tuple[str, int]]:
         """Yield the results of :meth:`shapes` and :meth:`named`."""
@@ -219,11 +233,13 @@ class Detector:
 
 
 def is_random(value: str) -> bool:
-    """Return True if a value may be a generated secret: long, of letters and digits,
-    and not made of words.
+    """Return True if a value may be a generated secret.
+
+    That is a long value of letters and digits, which is not made of words.
     """
     if len(value) < LONG_ENOUGH or _HASH.fullmatch(value) or re.search(r"\s", value):
         return False
+    # Words have no digits, and numbers have no letters.
     if not re.search(r"[0-9]", value) or not re.search(r"[A-Za-z]", value):
         return False
     # Entropy of its characters, in bits per character.
@@ -235,8 +251,9 @@ def is_random(value: str) -> bool:
 
 
 def _secrets_of_variable(name: str, value: str) -> Iterator[str]:
-    """Yield the passwords in URLs of an environment variable's value, and the value
-    itself if its name says secret.
+    """Yield the secrets in the value of an environment variable.
+
+    These are passwords in URLs, and the value itself if the variable's name says so.
     """
     for password in _IN_URL.findall(value):
         if not _PLACEHOLDER.fullmatch(password):
@@ -252,86 +269,92 @@ def _spellings(secret: str) -> set[str]:
 
 
 def _encodings(secret: str) -> set[str]:
-    """Return a secret in hexadecimal digits, and in base64 as it stands in a longer
-    text: by where it begins.
+    """Return a secret in hexadecimal digits, and in base64 inside of a longer text.
+
+    In base64 three bytes are four letters, so that a secret has three spellings: by the
+    number of bytes before it, modulo 3.
     """
-    data = secret.encode(errors="replace")
-    encodings = {data.hex(), data.hex().upper()}
-    for before in range(3):
-        text = base64.b64encode(bytes(before) + data).decode()
+    secret_bytes = secret.encode(errors="replace")
+    encodings = {secret_bytes.hex(), secret_bytes.hex().upper()}
+    for bytes_before in range(3):
+        letters = base64.b64encode(bytes(bytes_before) + secret_bytes).decode()
         # A letter holds 6 bits. Those that hold bits of the bytes before or after the
         # secret are left out.
-        start = -(-before * 8 // 6)
-        stop = (before + len(data)) * 8 // 6
-        encodings |= {
-            text[start:stop],
-            text[start:stop].replace("+", "-").replace("/", "_"),
-        }
+        first_letter = -(-bytes_before * 8 // 6)
+        end_letter = (bytes_before + len(secret_bytes)) * 8 // 6
+        own_letters = letters[first_letter:end_letter]
+        encodings.add(own_letters)
+        encodings.add(own_letters.replace("+", "-").replace("/", "_"))  # for URLs
     return encodings
 
 
 def _matches(shape: _SecretShape, text: str) -> Iterator[tuple[int, int]]:
-    """Yield the start and end of each credential of a shape."""
+    """Yield the start and end of each credential of a shape, except placeholders."""
     if not any(hint in text for hint in shape.hints):
         return
     for match in shape.pattern.finditer(text):
         value: str | None = match.groupdict().get("value")
-        if value is None or not (value == HIDDEN or _PLACEHOLDER.fullmatch(value)):
+        is_placeholder = value is not None and (
+            value == HIDDEN or _PLACEHOLDER.fullmatch(value)
+        )
+        if not is_placeholder:
             yield match.span()
 
 
 def _in_pieces(text: str) -> Iterator[tuple[str, int]]:
     """Yield credentials that are cut into pieces, at the place of their first piece.
 
-    The text is cut at its joints. A credential begins in the last word of a piece and ends in the first word of a later
-    one; the pieces between are one word each::
+    The text is cut at its joints. A credential begins in the last word of a piece and
+    ends in the first word of a later one; the pieces between are one word each::
 
         token = "ghp_ | 0123 | 4567"          # | is a joint: candidates are ghp_0123 and ghp_01234567
     """
     joints = list(_JOINT.finditer(text))
-    stops = [joint.start() for joint in joints[1:]]
-    stops.append(len(text))
-    for index, joint in enumerate(joints):
-        piece_start = 0
-        if index:
-            piece_start = joints[index - 1].end()
-        first = _LAST_WORD.search(
-            text, max(piece_start, joint.start() - _LONGEST), joint.start()
+    piece_ends = [joint.start() for joint in joints[1:]]
+    piece_ends.append(len(text))
+    for joint_index, joint in enumerate(joints):
+        first_piece_start = 0
+        if joint_index:
+            first_piece_start = joints[joint_index - 1].end()
+        first_word = _LAST_WORD.search(
+            text, max(first_piece_start, joint.start() - _LONGEST), joint.start()
         )
-        if first is None:
+        if first_word is None:
             continue
 
         # Add the first word of each later piece, as long as the pieces consist of one
         # word.
-        candidate = first[0]
-        for later in range(index, min(index + _MOST_JOINTS, len(joints))):
-            start = joints[later].end()
-            stop = stops[later]
-            word = _WORD.match(text, start, stop)
-            if word is None:
+        candidate = first_word[0]
+        for last_joint in range(
+            joint_index, min(joint_index + _MOST_JOINTS, len(joints))
+        ):
+            piece_start = joints[last_joint].end()
+            piece_end = piece_ends[last_joint]
+            next_word = _WORD.match(text, piece_start, piece_end)
+            if next_word is None:
                 break
-            candidate += word[0]
+            candidate += next_word[0]
             if _HINT.search(candidate):
-                for kind in _kinds_across(candidate, len(first[0])):
-                    yield f"{kind}, in pieces", first.start()
-            if word.end() < stop:
+                for kind in _kinds_across(candidate, len(first_word[0])):
+                    yield f"{kind}, in pieces", first_word.start()
+            if next_word.end() < piece_end:
                 break
 
 
-def _kinds_across(candidate: str, joint: int) -> Iterator[str]:
-    """Yield the kinds of credentials that begin before an offset of a text and end
-    after it.
+def _kinds_across(candidate: str, joint_offset: int) -> Iterator[str]:
+    """Yield the kinds of credentials that lie across an offset of a text.
+
+    A credential on one side of the joint is found without joining the pieces.
     """
     for shape in _KNOWN:
         if shape.may_be_split:
             for start, stop in _matches(shape, candidate):
-                if start < joint < stop:
+                if start < joint_offset < stop:
                     yield shape.kind
 
 
 def _encoded(text: str, layers: int) -> Iterator[tuple[str, int]]:
-    """Yield credentials in base64 or hexadecimal digits, at the offset of the first
-    letter.
+    """Yield credentials in base64 or hexadecimal digits, at their first letter.
 
     Args:
         text: Text to search.
@@ -344,22 +367,26 @@ def _encoded(text: str, layers: int) -> Iterator[tuple[str, int]]:
         # The run may begin with letters of a path or a word. Four letters hold three
         # bytes, so there are four ways.
         for skipped in range(4):
-            length = (len(letters) - skipped) // 4 * 4
-            end = skipped + length
-            data = base64.b64decode(letters[skipped:end] + _padded(letters[end:]))
-            for kind in _in_bytes(data, layers):
+            complete_letters = (len(letters) - skipped) // 4 * 4
+            end_letter = skipped + complete_letters
+            decoded = base64.b64decode(
+                letters[skipped:end_letter] + _padded(letters[end_letter:])
+            )
+            for kind in _in_bytes(decoded, layers):
                 yield f"{kind}, in base64", run.start()
+    # Two digits are a byte: there are two ways to begin.
     for run in _HEX.finditer(text):
         for skipped in range(2):
             digits = run[0][skipped:]
-            data = bytes.fromhex(digits[: len(digits) // 2 * 2])
-            for kind in _in_bytes(data, layers):
+            decoded = bytes.fromhex(digits[: len(digits) // 2 * 2])
+            for kind in _in_bytes(decoded, layers):
                 yield f"{kind}, in hexadecimal digits", run.start()
 
 
 def _padded(letters: str) -> str:
-    """Return the last letters of a run with their padding; a single letter holds no
-    byte.
+    """Return the last letters of a run with their padding.
+
+    A single letter holds no byte.
     """
     if len(letters) < 2:
         return ""
@@ -368,11 +395,12 @@ def _padded(letters: str) -> str:
 
 def _in_bytes(data: bytes, layers: int) -> Iterator[str]:
     """Yield the kinds of credentials in decoded bytes."""
+    # Decoded bytes of anything else are rarely text.
     for printable in _PRINTABLE.finditer(data):
-        text = printable[0].decode("ascii")
+        decoded_text = printable[0].decode("ascii")
         for shape in _KNOWN:
-            for _ in _matches(shape, text):
+            for _ in _matches(shape, decoded_text):
                 yield shape.kind
         if layers > 1:
-            for kind, _ in _encoded(text, layers - 1):
+            for kind, _ in _encoded(decoded_text, layers - 1):
                 yield kind

@@ -1,5 +1,4 @@
-"""The files of a version that are published: an allow-list, restricted to the files
-that the manifest lists.
+"""The files of a version that are published: those of an allow-list that are listed.
 
 Published are the manifest, the card, the configuration, the tokenizer, the shards and
 the ledger (hashes and counts of each unit, which the verification of a copy needs).
@@ -39,13 +38,14 @@ others are left alone.
 
 
 def is_published(path: str) -> bool:
-    """Return whether a file of a version may leave its store.
+    """Return True if a file of a version may leave its store.
 
     ::
 
         >>> is_published("tokenizer/tokenizer.json"), is_published("quarantine/00001.parquet")
         (True, False)
     """
+    # Folders of a version hold files of one kind; anything else in them is unknown.
     if path.startswith(f"{DATA}/"):
         return path.endswith(".parquet")
     if path.startswith(f"{LEDGER}/"):
@@ -54,12 +54,12 @@ def is_published(path: str) -> bool:
 
 
 def is_ours(path: str) -> bool:
-    """Return whether a path of a repository is one that only a published version may
-    have.
-    """
-    return any(
-        path == name or (name.endswith("/") and path.startswith(name)) for name in OURS
-    )
+    """Return True if only a published version may have a path of a repository."""
+    for name in OURS:
+        is_inside = name.endswith("/") and path.startswith(name)
+        if path == name or is_inside:
+            return True
+    return False
 
 
 @final
@@ -82,21 +82,21 @@ class PublishedFile:
 
     @cached_property
     def blob(self) -> str | None:
-        """Git's id of the bytes, by which the Hub lists small files; None where they
-        are not held.
+        """Git's id of the bytes; None for a file that is not in memory.
+
+        The Hub lists small files by it. Git hashes a header with the size before the
+        bytes.
         """
         if self.data is None:
             return None
-        return hashlib.sha1(
-            b"blob %d\0" % len(self.data) + self.data, usedforsecurity=False
-        ).hexdigest()
+        git_object = b"blob %d\0" % len(self.data) + self.data
+        return hashlib.sha1(git_object, usedforsecurity=False).hexdigest()
 
     def is_same(self, repository_file: Any) -> bool:
-        """Return True if a file of a repository (``RepoFile``) has the same size and
-        hash.
-        """
+        """Return True if a ``RepoFile`` has the same size and hash."""
         if repository_file.size != self.bytes:
             return False
+        # The Hub keeps large files in LFS, by their SHA-256, and small files in git.
         if repository_file.lfs:
             return repository_file.lfs.sha256 == self.sha256
         return repository_file.blob_id == self.blob
@@ -153,6 +153,7 @@ class Published:
 
     @property
     def bytes(self) -> int:
+        """Size of all files to publish."""
         return sum(file.bytes for file in self.files)
 
     @property
@@ -162,6 +163,7 @@ class Published:
 
     @property
     def shards(self) -> list[PublishedFile]:
+        """The files whose bytes are read when they are sent."""
         return [file for file in self.files if file.data is None]
 
     def differing(self, repository_files: Mapping[str, Any]) -> list[str]:
@@ -178,25 +180,32 @@ class Published:
         """
         layout = Layout(dataset, version)
         manifest = Catalog(store).manifest(dataset, version)
-        raw = store.read(layout.manifest)
-        if Manifest.from_bytes(raw, layout.manifest).sha256 != manifest.sha256:
+        # The bytes are read on their own: the sealed form is hashed otherwise than the
+        # file.
+        manifest_bytes = store.read(layout.manifest)
+        if (
+            Manifest.from_bytes(manifest_bytes, layout.manifest).sha256
+            != manifest.sha256
+        ):
             raise IntegrityError(
                 f"{layout.manifest}: it changed while it was read; files of a version must not change"
             )
 
+        # The manifest proves the other files. Small ones are read now, shards later.
+        manifest_sha256 = hashlib.sha256(manifest_bytes).hexdigest()
         files = [
-            PublishedFile(MANIFEST, len(raw), hashlib.sha256(raw).hexdigest(), raw)
+            PublishedFile(
+                MANIFEST, len(manifest_bytes), manifest_sha256, manifest_bytes
+            )
         ]
         left_out: list[str] = []
         for path, entry in manifest.other_files.items():
             if is_published(path):
-                data = verified_bytes(store, layout, path, entry.sha256)
-                files.append(PublishedFile(path, entry.bytes, entry.sha256, data))
+                file_bytes = verified_bytes(store, layout, path, entry.sha256)
+                files.append(PublishedFile(path, entry.bytes, entry.sha256, file_bytes))
             else:
                 left_out.append(path)
-        files += [
-            PublishedFile(shard.path, shard.bytes, shard.sha256)
-            for shard in manifest.files
-        ]
+        for shard in manifest.files:
+            files.append(PublishedFile(shard.path, shard.bytes, shard.sha256))
         files.sort(key=lambda file: file.path)
         return cls(layout, manifest, tuple(files), tuple(left_out))

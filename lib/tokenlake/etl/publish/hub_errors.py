@@ -1,4 +1,8 @@
-"""Errors of the Hub, as errors of this library with a remedy."""
+"""Errors of the Hub, as errors of this library with a remedy.
+
+The status of the answer decides: the Hub uses it for the same causes in all requests.
+Only a lack of space has several, and is known by its words.
+"""
 
 from __future__ import annotations
 
@@ -14,19 +18,24 @@ from tokenlake.errors import (
 from tokenlake.etl.sources.hub_client import offline
 
 _LONGEST_QUOTE: Final = 300  # characters of the Hub's own message
+# Words of answers that refuse files for their size, in lower case.
 _NO_ROOM_WORDS: Final = ("quota", "storage limit", "exceeded your", "payment required")
+# A push is visible only after its commit, so that it can always be repeated.
 _RETRY: Final = "run the same command again: what was uploaded is not sent again, and nothing is visible yet"
 
 
 def is_offline(error: BaseException) -> bool:
-    """Return True if `huggingface_hub` was told to stay offline."""
+    """Return True if `huggingface_hub` was configured to stay offline."""
+    # By the name of the class, so that the package need not be imported.
     return "offline" in type(error).__name__.lower()
 
 
 def status_of(error: BaseException) -> int | None:
-    """Return the HTTP status of an error, or of the error that caused it; None
-    without an answer of the server.
+    """Return the HTTP status of an error, or of the error that caused it.
+
+    It is None without an answer of the server.
     """
+    # `huggingface_hub` wraps errors of its HTTP library in its own.
     current: BaseException | None = error
     while current is not None:
         response: Any = getattr(current, "response", None)
@@ -42,9 +51,10 @@ def hub_error(error: Exception, repo: str, action: str) -> TokenlakeError:
     Args:
         error: Error of a request.
         repo: Repository, as ``org/name``.
-        action: What the request was for, such as ``uploading
+        action: Purpose of the request, such as ``uploading
             data/train-00000-00.parquet``.
     """
+    # 1. Causes that no status tells: no request was sent, or there is no space.
     if is_offline(error):
         return offline(f"{repo} on the Hub")
     status = status_of(error)
@@ -56,6 +66,7 @@ def hub_error(error: Exception, repo: str, action: str) -> TokenlakeError:
             f"and {_RETRY}",
             **details,
         )
+    # 2. Causes by the status of the answer.
     match status:
         case 401:
             return ConfigError(
@@ -92,10 +103,12 @@ def _quoted(error: BaseException) -> str:
     """Return the Hub's own message on one line, without addresses and secrets."""
     message = getattr(error, "server_message", None)
     cause = error.__cause__
+    # A wrapper has a text of its own, which says nothing about the cause.
     if not message and cause is not None and isinstance(error, RuntimeError):
         return _quoted(cause)
-    text = str(message or error).strip() or type(error).__name__
-    line = scrub(" ".join(text.split()))
-    if len(line) > _LONGEST_QUOTE:
-        line = f"{line[:_LONGEST_QUOTE]}..."
-    return line
+    message_text = str(message or error).strip() or type(error).__name__
+    # A message may repeat the token of the request.
+    message_line = scrub(" ".join(message_text.split()))
+    if len(message_line) > _LONGEST_QUOTE:
+        message_line = f"{message_line[:_LONGEST_QUOTE]}..."
+    return message_line

@@ -1,4 +1,4 @@
-"""Push a committed version to the Hugging Face Hub."""
+"""Push of a committed version to the Hugging Face Hub."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ from tokenlake.runtime.store.catalog import Catalog, parted
 SCANNED_ROWS: Final = 8
 """Default number of rows of each shard that are decoded and searched for secrets."""
 
+# Decision -> outcome of a push, and of a dry run.
 _OUTCOMES: Final[Mapping[str, Outcome]] = {
     "nothing": "unchanged",
     "tag": "tagged",
@@ -55,8 +56,9 @@ def push_to_hub(
     storage_options: Mapping[str, Any] | None = None,
     on_progress: Callable[[PushProgress], None] | None = None,
 ) -> PushReport:
-    """Upload a committed version to a dataset repository of the Hugging Face Hub,
-    private unless `public`.
+    """Upload a committed version to a dataset repository of the Hugging Face Hub.
+
+    A new repository is private unless `public` is True.
 
     The repository holds the manifest, the card, the configuration, the tokenizer, the
     shards and the ledger. Each file is compared with the manifest before it is sent,
@@ -108,7 +110,8 @@ def push_to_hub(
     state = first_state
     decision = decide(version, hub, state, public=public)
 
-    # 2. Search for secrets before anything is sent.
+    # 2. Search for secrets before anything is sent: a commit that was public for a
+    #    moment may have been copied.
     scanned_rows = 0
     findings: list[SecretFinding] = []
     if decision.todo == "commit":
@@ -116,16 +119,24 @@ def push_to_hub(
         if strict:
             require_none(findings, "its rows hold")
 
-    # 3. Send, commit and tag.
+    # 3. Send, commit and tag. Somebody else may have created the repository meanwhile,
+    #    so that the decision is made again for the state that it really has.
     if not dry_run:
         if state is None:
             state = hub.created(public=public)
             decision = decide(version, hub, state, public=public)
         decision = _publish(store, version, hub, state, decision, message, on_progress)
 
-    # A private repository is not visible without a token.
-    is_state_known = hub.with_token or first_state is not None
-    outcomes = _DRY_OUTCOMES if dry_run else _OUTCOMES
+    # 4. Report. Without a token a private repository looks as if it did not exist.
+    was_created: bool | None = None
+    if hub.with_token or first_state is not None:
+        was_created = first_state is None
+    is_private = not public
+    if state is not None:
+        is_private = state.private
+    outcomes = _OUTCOMES
+    if dry_run:
+        outcomes = _DRY_OUTCOMES
     return PushReport(
         outcome=outcomes[decision.todo],
         dataset=version.layout.dataset,
@@ -135,8 +146,8 @@ def push_to_hub(
         branch=revision,
         tag=decision.tag,
         commit=decision.commit,
-        created=first_state is None if is_state_known else None,
-        private=not public if state is None else state.private,
+        created=was_created,
+        private=is_private,
         files=len(version.files),
         bytes=version.bytes,
         deleted=decision.deleted,
@@ -149,8 +160,10 @@ def push_to_hub(
 def _scan(
     store: ReadStore, version: Published, rows_per_shard: int
 ) -> tuple[int, list[SecretFinding]]:
-    """Refuse secrets in texts and Parquet metadata; return the number of searched
-    rows and their findings.
+    """Refuse secrets in texts and metadata, and search rows.
+
+    Returns:
+        Number of searched rows, and their findings.
     """
     detector = Detector(os.environ)
     require_none(scan_texts(version.texts, detector), "the version's files hold")
@@ -168,6 +181,7 @@ def _publish(
     on_progress: Callable[[PushProgress], None] | None,
 ) -> Decision:
     """Commit and tag a version as decided; return the decision with its commit."""
+    # The commit names the hash of the manifest, by which a reader can check a copy.
     digest = version.manifest.sha256
     if decision.todo == "commit":
         commit_message = (
@@ -185,4 +199,4 @@ def _publish(
 
 
 def _ignore(progress: PushProgress) -> None:
-    """Ignore the progress of a push."""
+    """Ignore the progress of a push: the caller wants none."""

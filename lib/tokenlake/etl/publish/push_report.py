@@ -8,6 +8,7 @@ from typing import Any, Literal, TypeAlias, final
 from tokenlake.etl.publish.secret_scan import SecretFinding
 
 Outcome: TypeAlias = Literal["pushed", "tagged", "unchanged", "would push", "would tag"]
+"""Outcome of a push, or of a dry run."""
 
 
 @final

@@ -1,5 +1,7 @@
-"""A dataset's repository on the Hub: its state, and the few changes that publishing
-makes, through HfApi.
+"""A dataset's repository on the Hub: its state, and the changes that publishing makes.
+
+All requests go through :meth:`HubRepository._call`, which repeats those that failed for
+a moment, and turns errors of the Hub into errors of this library.
 """
 
 from __future__ import annotations
@@ -24,11 +26,15 @@ from tokenlake.errors import (
 from tokenlake.etl.publish.files import PublishedFile
 from tokenlake.etl.publish.hub_errors import hub_error, is_offline, status_of
 
-# The same request may succeed later.
+# HTTP statuses after which the same request may succeed: timeouts, too many requests,
+# and failures of the server.
 _TEMPORARY_STATUSES: Final = frozenset({408, 429, 500, 502, 503, 504})
 _TRIES: Final = 4
 # Seconds before the second try; each further wait is twice as long.
 _FIRST_WAIT: Final = 1.0
+
+# Names of a repository (org/name) and of a branch. A branch must not look like the tag
+# of a version, a commit or a reference, by which a reader could mean something else.
 _REPO: Final = re.compile(
     r"[A-Za-z0-9][A-Za-z0-9._-]{0,95}/[A-Za-z0-9][A-Za-z0-9._-]{0,95}"
 )
@@ -36,7 +42,7 @@ _BRANCH: Final = re.compile(
     r"(?!v[0-9]+\Z|[0-9a-f]{40}\Z|refs/)[A-Za-z0-9][A-Za-z0-9._/-]{0,127}"
 )
 _NO_IGNORE: Final = "# what the manifest lists is uploaded, whatever a .gitignore of the repository says\n"
-_THREADS: Final = 4
+_THREADS: Final = 4  # that upload at a time
 
 
 @final
@@ -59,8 +65,7 @@ class HubState:
 
 @final
 class HubRepository:
-    """Client of one repository. It sends no request before one of its methods is
-    called.
+    """Client of one repository. It sends no request before a method is called.
 
     Args:
         repo: Repository, as ``org/name``.
@@ -88,6 +93,7 @@ class HubRepository:
         *,
         look: bool = False,
     ) -> None:
+        # Names of the Hub have neither of these; `..` could lead out of a path.
         if not _REPO.fullmatch(repo) or ".." in repo or "--" in repo:
             raise ConfigError(
                 f"the repository {repo!r} is refused; expected org/name, of a dataset on the Hub"
@@ -104,6 +110,7 @@ class HubRepository:
             raise MissingExtraError(
                 "pushing to the Hub needs huggingface_hub: pip install 'tokenlake[etl]'"
             ) from error
+        # A dry run needs no token: it sees all that is public.
         token = token or get_token()
         self.with_token = bool(token)
         if not token and not look:
@@ -111,6 +118,7 @@ class HubRepository:
                 "pushing to the Hub needs a token with write access, and there is none: log in with `hf auth login`, "
                 "set HF_TOKEN, or name the variable that holds it: --token-env NAME"
             )
+        # The token is removed from messages and logs of this process.
         remember([token or ""])
         self.repo = repo
         self.branch = branch
@@ -127,8 +135,7 @@ class HubRepository:
         self.url = f"{endpoint}/datasets/{repo}"
 
     def state(self) -> HubState | None:
-        """Return the state of the repository; None if the token sees no such
-        repository.
+        """Return the state of the repository; None if the token sees none.
 
         Raises:
             ConfigError: The Hub does not accept the token.
@@ -138,6 +145,8 @@ class HubRepository:
         try:
             info = self._call(action, "repo_info", passed=self._not_found_error)
         except self._not_found_error as error:
+            # The Hub answers 401 for a repository that a visitor may not see, and for a
+            # wrong token.
             if status_of(error) == 401 and self.with_token:
                 raise hub_error(error, self.repo, action) from None
             return None
@@ -195,28 +204,31 @@ class HubRepository:
         return head
 
     def files(self, commit: str) -> dict[str, Any]:
-        """Return path -> ``RepoFile`` of `huggingface_hub`, for the files of a
-        commit.
-        """
+        """Return path -> ``RepoFile`` of `huggingface_hub`, for a commit's files."""
         if not commit:
             return {}
         entries = self._call(
             "listing files", "list_repo_tree", revision=commit, recursive=True
         )
         # Folders have no blob.
-        return {entry.path: entry for entry in entries if hasattr(entry, "blob_id")}
+        files: dict[str, Any] = {}
+        for entry in entries:
+            if hasattr(entry, "blob_id"):
+                files[entry.path] = entry
+        return files
 
     def read(self, commit: str, path: str) -> bytes:
         """Return a file of a commit."""
-        with tempfile.TemporaryDirectory(prefix="tokenlake-push-") as folder:
-            copy = self._call(
+        # Not through the cache of `huggingface_hub`, which would keep the file.
+        with tempfile.TemporaryDirectory(prefix="tokenlake-push-") as temporary_folder:
+            copied_path = self._call(
                 f"reading {path}",
                 "hf_hub_download",
                 path,
                 revision=commit,
-                local_dir=folder,
+                local_dir=temporary_folder,
             )
-            return Path(copy).read_bytes()
+            return Path(copied_path).read_bytes()
 
     def create_branch(self, start: str | None) -> None:
         """Create the branch at the commit `start`."""
@@ -226,8 +238,9 @@ class HubRepository:
         )
 
     def upload(self, files: Sequence[tuple[PublishedFile, Path | None]]) -> list[Any]:
-        """Send the contents of files, which are not visible yet; return the additions
-        for :meth:`commit`.
+        """Send the contents of files, and return the additions for :meth:`commit`.
+
+        The contents are not visible yet.
 
         Contents that the Hub has already are not sent again. The paths are not needed
         after this call.
@@ -239,13 +252,14 @@ class HubRepository:
         from huggingface_hub import CommitOperationAdd
 
         additions: list[Any] = []
-        for file, path in files:
+        # One addition for each file. The hash is known and was compared when the copy
+        # was made: no need to hash the bytes again.
+        additions: list[Any] = []
+        for file, local_path in files:
             content: Any = file.data
             if content is None:
-                content = path
+                content = local_path
             addition: Any = CommitOperationAdd(file.path, content)
-            # The hash is known and was compared when the copy was made: no need to hash
-            # the bytes again.
             addition.upload_info.sha256 = bytes.fromhex(file.sha256)
             additions.append(addition)
 
@@ -291,6 +305,7 @@ class HubRepository:
         """
         from huggingface_hub import CommitOperationDelete
 
+        # `parent_commit` makes the Hub refuse the commit if the branch has moved on.
         operations = list(additions)
         for path in deleted:
             operations.append(CommitOperationDelete(path, is_folder=False))
@@ -319,6 +334,8 @@ class HubRepository:
                 tag_message=message,
                 revision=commit,
             )
+        # A tag that exists already may be that of an earlier try, whose answer was
+        # lost.
         except VersionConflictError:
             state = self.state()
             if state is None or state.tags.get(name) != commit:
@@ -333,11 +350,12 @@ class HubRepository:
         passed: type[Exception] | tuple[()] = (),
         **options: object,
     ) -> Any:
-        """Call a method of `HfApi` for this repository, and retry after temporary
-        errors.
+        """Call a method of `HfApi` for this repository.
+
+        It is called again after a temporary error.
 
         Args:
-            action: What the call is for, for errors.
+            action: Purpose of the call, for errors.
             method: Name of the method.
             arguments: Arguments after the repository.
             tries: Largest number of calls.
@@ -348,11 +366,12 @@ class HubRepository:
             The result; of a generator, a list of its values.
         """
         call = getattr(self._api, method)
-        wait = _FIRST_WAIT
+        wait_seconds = _FIRST_WAIT
         for tries_left in reversed(range(tries)):
             try:
                 with _no_progress_bars():
                     result = call(self.repo, *arguments, repo_type="dataset", **options)
+                    # A generator sends its requests only when it is read.
                     if isinstance(result, Iterator):
                         return list(result)
                     return result
@@ -361,8 +380,8 @@ class HubRepository:
             except (OSError, ValueError, RuntimeError, self._http_error) as error:
                 if not tries_left or not _is_temporary(error):
                     raise hub_error(error, self.repo, action) from None
-                time.sleep(wait)
-                wait *= 2
+                time.sleep(wait_seconds)
+                wait_seconds *= 2
         raise AssertionError("unreachable")
 
 
@@ -378,8 +397,9 @@ def _is_temporary(error: Exception) -> bool:
 
 @contextmanager
 def _no_progress_bars() -> Generator[None]:
-    """Switch the progress bars of `huggingface_hub` off: the caller shows progress
-    of its own.
+    """Switch the progress bars of `huggingface_hub` off.
+
+    The caller shows progress of its own.
     """
     from huggingface_hub import constants
     from huggingface_hub.utils import (
@@ -388,11 +408,9 @@ def _no_progress_bars() -> Generator[None]:
         enable_progress_bars,
     )
 
-    # Where the variable is set the functions only warn, and the user has decided.
-    must_switch = (
-        constants.HF_HUB_DISABLE_PROGRESS_BARS is None
-        and not are_progress_bars_disabled()
-    )
+    # If the variable is set, the functions only warn, and the user has decided.
+    is_decided_by_user = constants.HF_HUB_DISABLE_PROGRESS_BARS is not None
+    must_switch = not is_decided_by_user and not are_progress_bars_disabled()
     if must_switch:
         disable_progress_bars()
     try:

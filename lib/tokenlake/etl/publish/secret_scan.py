@@ -1,4 +1,4 @@
-"""Search a version for secrets before it is published.
+"""Search of a version for secrets, before it is published.
 
 Three kinds of secrets are searched for: the known shapes of credentials, random values
 under names such as ``api_key``, and the secrets of this process. A finding names the
@@ -19,24 +19,25 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tokenlake.base.secrets import CREDENTIAL
-from tokenlake.errors import ConfigError, IntegrityError
+from tokenlake.errors import ConfigError
 from tokenlake.etl.publish.detector import LONG_ENOUGH, Detector, is_random
 from tokenlake.etl.publish.files import Published, PublishedFile
 from tokenlake.etl.tokenizers.manager import Decoder
 from tokenlake.runtime.loader.dataset import Dataset
 from tokenlake.runtime.reading.version import DAMAGE
 from tokenlake.runtime.store.base import ReadStore
+from tokenlake.runtime.store.damage import damaged_file
 from tokenlake.runtime.store.layout import LEDGER, MANIFEST
 from tokenlake.runtime.store.ledger import ShardEntry
 from tokenlake.runtime.store.manifest import Manifest
 
 # Its multiples, modulo 1, are evenly spread for any number of them.
 _GOLDEN_RATIO: Final = 0.6180339887498949
-_SHOWN_FINDINGS: Final = 10
+_SHOWN_FINDINGS: Final = 10  # in the text of an error
+
+# Keys of manifests and ledger records whose values are hashes: no secrets, though they
+# look random.
 _UNSEARCHED_KEYS: Final = ("inputs", "sha256")
-"""Keys of manifests and ledger records whose values are hashes: no secrets, though
-they look random.
-"""
 
 
 @final
@@ -61,33 +62,41 @@ class SecretFinding:
 def scan_texts(
     files: Iterable[PublishedFile], detector: Detector
 ) -> list[SecretFinding]:
-    """Return the possible secrets in files whose bytes are in memory, each place and
-    kind once.
+    """Return the possible secrets in files whose bytes are in memory.
+
+    Each place and kind comes once.
     """
     findings: dict[SecretFinding, None] = {}
     for file in files:
-        text = (file.data or b"").decode("utf-8", errors="replace")
+        file_text = (file.data or b"").decode("utf-8", errors="replace")
         is_json = file.path.endswith(".json")
 
-        # Every file is searched as text.
-        search = detector.shapes if is_json else detector.everywhere
-        for kind, start in search(text):
-            line = text.count("\n", 0, start) + 1
-            findings[SecretFinding(file.path, f"line {line}", kind)] = None
+        # Every file is searched as text. Names in JSON are searched below, with the
+        # values that belong to them.
+        search = detector.everywhere
+        if is_json:
+            search = detector.shapes
+        for kind, start in search(file_text):
+            line_number = file_text.count("\n", 0, start) + 1
+            place = f"line {line_number}"
+            findings[SecretFinding(file.path, place, kind)] = None
 
         # JSON is searched by keys and values, too. A letter in it may be escaped as
         # \\u0041.
         if is_json:
-            has_escapes = "\\u" in text
-            value = _searched_json(file.path, text)
-            for kind, place in _in_json(value, detector, has_escapes=has_escapes):
+            has_escapes = "\\u" in file_text
+            searched_value = _searched_json(file.path, file_text)
+            for kind, place in _in_json(
+                searched_value, detector, has_escapes=has_escapes
+            ):
                 findings[SecretFinding(file.path, place, kind)] = None
     return list(findings)
 
 
 def _searched_json(path: str, text: str) -> Any:
-    """Return a JSON file's value without its hashes; the text itself if it is not
-    JSON.
+    """Return a JSON file's value without its hashes.
+
+    It is the text itself if the file is no JSON.
     """
     try:
         value: Any = json.loads(text)
@@ -95,62 +104,66 @@ def _searched_json(path: str, text: str) -> Any:
     except ValueError:
         return text
     has_hashes = path == MANIFEST or path.startswith(f"{LEDGER}/")
-    if isinstance(value, dict) and has_hashes:
-        entries = cast("dict[str, Any]", value)
-        return {
-            key: item for key, item in entries.items() if key not in _UNSEARCHED_KEYS
-        }
-    return value
+    if not isinstance(value, dict) or not has_hashes:
+        return value
+    entries = dict(cast("dict[str, Any]", value))
+    for unsearched_key in _UNSEARCHED_KEYS:
+        entries.pop(unsearched_key, None)
+    return entries
 
 
 def scan_footers(
     store: ReadStore, version: Published, detector: Detector
 ) -> list[SecretFinding]:
-    """Return the possible secrets in the key-value metadata and the column names of the
-    shards.
+    """Return the possible secrets in metadata and column names of the shards.
 
     Raises:
         IntegrityError: A footer cannot be read.
     """
     findings: dict[SecretFinding, None] = {}
     for shard in version.manifest.files:
-        key = version.layout.key(shard.path)
-        with store.open(key, size=shard.bytes, sha256=shard.sha256) as stream:
+        shard_key = version.layout.key(shard.path)
+        with store.open(shard_key, size=shard.bytes, sha256=shard.sha256) as stream:
             try:
                 schema = pq.ParquetFile(stream).schema_arrow
             except DAMAGE as error:
-                raise IntegrityError(
-                    f"{key}: its Parquet footer cannot be read ({error}); run `tokenlake verify`",
-                    file=key,
+                raise damaged_file(
+                    version.layout,
+                    shard.path,
+                    f"cannot be read: {error}",
+                    place="the footer",
+                    file=shard_key,
                 ) from error
-        for place, text in _footer_texts(schema):
-            for kind, _ in detector.everywhere(text):
+        for place, footer_text in _footer_texts(schema):
+            for kind, _ in detector.everywhere(footer_text):
                 findings[SecretFinding(shard.path, place, kind)] = None
     return list(findings)
 
 
 def _footer_texts(schema: pa.Schema) -> Iterator[tuple[str, str]]:
-    """Yield pairs (place, text) of a Parquet schema: its column names, and each
-    entry of its metadata.
+    """Yield pairs (place, text) of a Parquet schema.
+
+    These are the column names, and each entry of the metadata.
     """
     yield "column names", "\n".join(schema.names)
+    # Metadata of the file, and of each column. A writer may have put anything there,
+    # such as the settings of a program.
     tables: list[tuple[str, Any]] = [("metadata", schema.metadata)]
     for field in cast("Any", schema):
         tables.append((f"metadata of {field.name!r}", field.metadata))
     for place, table in tables:
         for key, value in (table or {}).items():
-            name = key.decode("utf-8", errors="replace")
-            yield (
-                f"{place} {name!r}",
-                f"{name}={value.decode('utf-8', errors='replace')}",
-            )
+            entry_name = key.decode("utf-8", errors="replace")
+            entry_text = value.decode("utf-8", errors="replace")
+            yield f"{place} {entry_name!r}", f"{entry_name}={entry_text}"
 
 
 def scan_rows(
     store: ReadStore, manifest: Manifest, number: int, detector: Detector
 ) -> tuple[int, list[SecretFinding]]:
-    """Decode some rows of each shard, and return their number and the possible secrets
-    in them.
+    """Decode some rows of each shard and search them for secrets.
+
+    Returns their number and the possible secrets.
 
     The rows are consecutive rows of one row group of each shard, verified by page. They
     depend only on the manifest.
@@ -168,28 +181,27 @@ def scan_rows(
     if not number:
         return 0, []
     findings: dict[SecretFinding, None] = {}
+    # Each source has a tokenizer of its own.
     decoders = Decoder.all_of(store, manifest)
     scanned_rows = 0
     for split in manifest.splits:
         with Dataset(store, manifest, split) as rows:
             first_row = 0
-            shards = [shard for shard in manifest.files if shard.split == split]
-            for index, shard in enumerate(shards):
-                start, stop = _sampled_range(shard, index, number)
-                table = rows.read(first_row + start, first_row + stop)
-                for row, text in _texts(table, decoders):
-                    for kind, _ in detector.shapes(text):
-                        findings[
-                            SecretFinding(shard.path, f"row {start + row}", kind)
-                        ] = None
+            split_shards = [shard for shard in manifest.files if shard.split == split]
+            for shard_index, shard in enumerate(split_shards):
+                start_row, end_row = _sampled_range(shard, shard_index, number)
+                table = rows.read(first_row + start_row, first_row + end_row)
+                for row, row_text in _texts(table, decoders):
+                    for kind, _ in detector.shapes(row_text):
+                        place = f"row {start_row + row}"
+                        findings[SecretFinding(shard.path, place, kind)] = None
                 first_row += shard.rows
-                scanned_rows += stop - start
+                scanned_rows += end_row - start_row
     return scanned_rows, list(findings)
 
 
 def require_none(findings: list[SecretFinding], subject: str) -> None:
-    """Raise ConfigError if there are findings; the message gives their places and
-    kinds.
+    """Raise ConfigError if there are findings; the message has their places.
 
     Args:
         findings: Possible secrets.
@@ -197,13 +209,15 @@ def require_none(findings: list[SecretFinding], subject: str) -> None:
     """
     if not findings:
         return
-    lines = "".join(f"\n  {finding}" for finding in findings[:_SHOWN_FINDINGS])
+    listed_findings = "".join(
+        f"\n  {finding}" for finding in findings[:_SHOWN_FINDINGS]
+    )
     if len(findings) > _SHOWN_FINDINGS:
-        lines += f"\n  and {len(findings) - _SHOWN_FINDINGS} more"
+        listed_findings += f"\n  and {len(findings) - _SHOWN_FINDINGS} more"
     raise ConfigError(
-        f"nothing was pushed: {subject} what looks like a secret, in these places:{lines}\nRevoke it if it is one, "
-        "remove it from the inputs of the version (input names, kept columns, special tokens, chat template, name "
-        "of the tokenizer), and build a new version; a committed one never changes.",
+        f"nothing was pushed: {subject} what looks like a secret, in these places:{listed_findings}\n"
+        "Revoke it if it is one, remove it from the inputs of the version (input names, kept columns, special tokens, "
+        "chat template, name of the tokenizer), and build a new version; a committed one never changes.",
         findings=[[finding.path, finding.place, finding.kind] for finding in findings],
     )
 
@@ -227,21 +241,25 @@ def _in_json(
             searched for shapes, too.
     """
     if isinstance(value, dict):
-        for name, item in cast("dict[str, Any]", value).items():
-            path = f"{place}.{name}".lstrip(".")
-            yield from _in_json(item, detector, path, name, has_escapes=has_escapes)
+        for entry_key, item in cast("dict[str, Any]", value).items():
+            key_path = f"{place}.{entry_key}".lstrip(".")
+            yield from _in_json(
+                item, detector, key_path, entry_key, has_escapes=has_escapes
+            )
     elif isinstance(value, list):
         for index, item in enumerate(cast("list[Any]", value)):
             if isinstance(item, dict | list | str):
                 yield from _in_json(
                     item, detector, f"{place}[{index}]", has_escapes=has_escapes
                 )
+    # A value is searched by the name of its key, or by names inside of it.
     elif isinstance(value, str) and len(value) >= LONG_ENOUGH:
         if CREDENTIAL.search(key) and is_random(value):
             yield f"value of {key!r}", place
         else:
             for kind, _ in detector.named(value):
                 yield kind, place
+        # With escapes the search of the file as a text may have missed a shape.
         if has_escapes:
             for kind, _ in detector.shapes(value):
                 yield kind, place
@@ -257,32 +275,38 @@ def _sampled_range(shard: ShardEntry, index: int, number: int) -> tuple[int, int
     """
     if not shard.rows:
         return 0, 0
-    group = int((index + 1) * _GOLDEN_RATIO % 1 * len(shard.row_groups))
+    # Another row group and another place in each shard, evenly spread over all shards.
+    row_group = int((index + 1) * _GOLDEN_RATIO % 1 * len(shard.row_groups))
     bounds = (*shard.row_groups, shard.rows)
-    first = bounds[group]
-    end = bounds[group + 1]
-    possible_starts = max(end - first - number + 1, 1)
-    start = first + int((index + 1) * _GOLDEN_RATIO * 7 % 1 * possible_starts)
-    return start, min(start + number, end)
+    first_row = bounds[row_group]
+    end_row = bounds[row_group + 1]
+    possible_starts = max(end_row - first_row - number + 1, 1)
+    start_row = first_row + int((index + 1) * _GOLDEN_RATIO * 7 % 1 * possible_starts)
+    return start_row, min(start_row + number, end_row)
 
 
 def _texts(table: pa.Table, decoders: list[Decoder]) -> Iterator[tuple[int, str]]:
-    """Yield pairs (row, text): ids decoded with the tokenizer of each source, and
-    text columns unchanged.
+    """Yield pairs (row, text) of a table.
+
+    Ids are decoded with the tokenizer of each source, because a row may be of any of
+    them; columns of text are unchanged.
     """
     for name in table.schema.names:
         column: Any = table.column(name)
-        is_text = pa.types.is_string(column.type) or pa.types.is_large_string(
-            column.type
-        )
-        has_ids = name != "segment_ids" and (
-            name.endswith("_ids") or name.startswith("input_ids")
-        )
+        is_text = _is_text(column.type)
+        is_ids_column = name.endswith("_ids") or name.startswith("input_ids")
+        has_ids = is_ids_column and name != "segment_ids"
         if is_text:
-            for row, text in enumerate(column.to_pylist()):
-                if text:
-                    yield row, text
+            for row, row_text in enumerate(column.to_pylist()):
+                if row_text:
+                    yield row, row_text
         elif has_ids:
-            for row, ids in enumerate(column.to_pylist()):
+            for row, token_ids in enumerate(column.to_pylist()):
                 for decoder in decoders:
-                    yield row, decoder.text(ids or ())
+                    yield row, decoder.text(token_ids or ())
+
+
+def _is_text(column_type: Any) -> bool:
+    """Return True for an Arrow type of strings."""
+    types: Any = pa.types
+    return types.is_string(column_type) or types.is_large_string(column_type)

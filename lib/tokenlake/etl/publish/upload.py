@@ -13,15 +13,19 @@ from tokenlake.etl.publish.push_report import PushProgress
 from tokenlake.etl.publish.repository import HubRepository, HubState
 from tokenlake.runtime.reading.file_hashes import require_same
 from tokenlake.runtime.store.base import ReadStore
+from tokenlake.runtime.store.layout import Layout
 
 GROUP_BYTES: Final = 1 << 30
 GROUP_FILES: Final = 16
-_SHOWN_PATHS: Final = 5
+"""Limits of a group of shards, whose copies are on this machine at the same time."""
+
+_SHOWN_PATHS: Final = 5  # in the text of an error
 
 
 def groups_of(shards: Sequence[PublishedFile]) -> Iterator[list[PublishedFile]]:
-    """Yield the shards in order, in groups of at most 16 files and, unless it is one
-    file, 1 GiB.
+    """Yield the shards in order, in groups of at most 16 files and 1 GiB.
+
+    A shard that is larger than that is a group of its own.
     """
     group: list[PublishedFile] = []
     group_bytes = 0
@@ -43,8 +47,9 @@ def upload_contents(
     hub: HubRepository,
     on_progress: Callable[[PushProgress], None],
 ) -> list[Any]:
-    """Upload all contents, which are not visible yet, and return the additions of a
-    commit.
+    """Upload all contents, and return the additions of a commit.
+
+    The contents are not visible yet.
 
     Args:
         store: Store that holds the version.
@@ -57,28 +62,32 @@ def upload_contents(
         IntegrityError: The bytes of a shard differ from its hash in the manifest.
         StoreError: A shard cannot be copied; the temporary folder may be full.
     """
+    # Shards go first, in groups: each is copied to this machine and compared with its
+    # hash while it is copied.
     sent_bytes = 0
     additions: list[Any] = []
     for group in groups_of(version.shards):
         with tempfile.TemporaryDirectory(prefix="tokenlake-push-") as folder:
             copies: list[tuple[PublishedFile, Path | None]] = []
-            for number, shard in enumerate(group):
-                path = Path(folder, f"{number}.parquet")
-                _copy_verified(store, version.layout.key(shard.path), shard, path)
-                copies.append((shard, path))
+            for shard_index, shard in enumerate(group):
+                copy_path = Path(folder, f"{shard_index}.parquet")
+                _copy_verified(store, version.layout, shard, copy_path)
+                copies.append((shard, copy_path))
             additions += hub.upload(copies)
         sent_bytes += sum(shard.bytes for shard in group)
         on_progress(PushProgress(sent_bytes, version.bytes))
 
-    additions += hub.upload([(text, None) for text in version.texts])
+    # Cards, manifests and tokenizers are small and in memory.
+    additions += hub.upload([(text_file, None) for text_file in version.texts])
     on_progress(PushProgress(version.bytes, version.bytes))
     return additions
 
 
 def _copy_verified(
-    store: ReadStore, key: str, shard: PublishedFile, path: Path
+    store: ReadStore, layout: Layout, shard: PublishedFile, path: Path
 ) -> None:
     """Copy a shard to this machine and compare its hash."""
+    key = layout.key(shard.path)
     try:
         copied = store.download(key, path)
     except OSError as error:
@@ -86,7 +95,7 @@ def _copy_verified(
             f"cannot store a copy of {key}, {shard.bytes} bytes, in {tempfile.gettempdir()}: {error.strerror}; set "
             "TMPDIR to a folder with more space"
         ) from error
-    require_same(key, shard.sha256, copied.sha256)
+    require_same(layout, shard.path, shard.sha256, copied.sha256)
 
 
 def commit_all(

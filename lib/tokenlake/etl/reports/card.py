@@ -40,25 +40,26 @@ _SIZES = (
     (10**11, "10B<n<100B"),
     (10**12, "100B<n<1T"),
 )
-_SAID = ("license", "language", "task_categories")
-"""What a configuration says of the texts, by the Hub's names; a list of one line is
-YAML, too.
-"""
+# Keys of section `card` that the Hub reads under the same names. A list on one line is
+# valid YAML, too.
+_CARD_KEYS: Final = ("license", "language", "task_categories")
+
+# Keys of section `pack` in the order in which a recipe writes them.
 _PACK: Final = (
-    *(
-        "seq_length",
-        "eos_token_id",
-        "pad_token_id",
-        "strategy",
-        "window_tokens",
-        "store_segment_ids",
-    ),
-    *("num_packers", "max_segments"),
+    "seq_length",
+    "eos_token_id",
+    "pad_token_id",
+    "strategy",
+    "window_tokens",
+    "store_segment_ids",
+    "num_packers",
+    "max_segments",
 )
-_PLACE = (
+_PLACE_LINES: Final = (
     "- `file`, `position`: where the document comes from: the id of an input file (the table is in\n"
     "  `manifest.json`), and the row number or byte offset in it.\n"
 )
+_TRAINER_NAMES: Final = {"trl": "TRL", "easydel": "EasyDeL"}
 
 
 def render_card(manifest: Manifest) -> str:
@@ -66,17 +67,14 @@ def render_card(manifest: Manifest) -> str:
 
     The hash of the manifest is not in it: the manifest holds the hash of the card.
     """
-    split = (
-        "train" if "train" in manifest.splits else next(iter(manifest.splits), "train")
-    )
     name = f"{manifest.dataset}@v{manifest.version}"
-    notes = "".join(
-        f"- {markdown_text(remark)}\n" for remark in remarks(manifest.account)
-    )
     # A card is one of the files of a version, so its words stay: repair writes it
-    # again, byte for byte.
+    # again, byte for byte. That is why one sum has its older name here.
     equations = account_table(manifest, None, {"rows_read": "rows read"})
-    account = _table(equations) + (f"\n{notes}" if notes else "")
+    account = _table(equations)
+    notes = [f"- {markdown_text(remark)}\n" for remark in remarks(manifest.account)]
+    if notes:
+        account += "\n" + "".join(notes)
     sections = [
         _header(manifest),
         f"# {manifest.dataset} v{manifest.version}\n",
@@ -86,9 +84,16 @@ def render_card(manifest: Manifest) -> str:
         _sources(manifest),
         "## Tokenizer\n\n" + _table(dataset.tokenizers_table(manifest)),
         f"{_ACCOUNT}\n\n{account}",
-        _READING.format(name=name, split=split),
+        _READING.format(name=name, split=_example_split(manifest)),
     ]
     return "\n".join(sections)
+
+
+def _example_split(manifest: Manifest) -> str:
+    """Return the split of the card's examples: train, or otherwise the first one."""
+    if "train" in manifest.splits or not manifest.splits:
+        return "train"
+    return next(iter(manifest.splits))
 
 
 _ACCOUNT: Final = """\
@@ -135,6 +140,7 @@ select count(*) from 'path/to/this/folder/data/*.parquet';
 
 
 def _header(manifest: Manifest) -> str:
+    """Return the YAML header, by which the Hub and ``load_dataset`` find the splits."""
     lines = ["---"]
     if manifest.splits:
         lines += ["configs:", "- config_name: default", "  data_files:"]
@@ -143,86 +149,83 @@ def _header(manifest: Manifest) -> str:
             if any(other.startswith(f"{split}-") for other in manifest.splits):
                 # The glob would also take another split's (train, train-long).
                 paths = [shard.path for shard in manifest.files if shard.split == split]
-            # quoted: a split called `no` or `1` must stay text
-            lines += [
-                f"  - split: {json.dumps(split)}",
-                f"    path: {json.dumps(paths)}",
-            ]
-    said = manifest.config.get("card", {})
-    for name in _SAID:
-        if name in said:
-            # YAML reads a text of JSON as it is, but for control characters that JSON
-            # leaves as they are.
-            lines.append(
-                f"{name}: {printable_json(json.dumps(said[name], ensure_ascii=False))}"
-            )
-    size = next(
-        (name for limit, name in _SIZES if manifest.totals.rows < limit), "n>1T"
-    )
+            # Quoted, because YAML would read a split called `no` or `1` as another type.
+            lines.append(f"  - split: {json.dumps(split)}")
+            lines.append(f"    path: {json.dumps(paths)}")
+
+    # The statements of section `card` about the texts.
+    card = manifest.config.get("card", {})
+    for key in _CARD_KEYS:
+        if key in card:
+            # JSON is YAML but for control characters, which JSON leaves as they are.
+            json_text = json.dumps(card[key], ensure_ascii=False)
+            lines.append(f"{key}: {printable_json(json_text)}")
     lines += [
         "tags:",
         "- tokenlake",
         "- pretokenized",
         "size_categories:",
-        f"- {size}",
+        f"- {_size_category(manifest.totals.rows)}",
         "---",
         "",
     ]
     return "\n".join(lines)
 
 
+def _size_category(rows: int) -> str:
+    """Return the Hub's category of a number of rows."""
+    for limit, category in _SIZES:
+        if rows < limit:
+            return category
+    return "n>1T"
+
+
 def _introduction(manifest: Manifest) -> str:
-    account, what = (
-        manifest.account,
-        "Packed token sequences" if manifest.width else "Tokenized documents",
-    )
-    tokens, rows = f"{numbers.plural(account.tokens, 'token')} of text", ""
+    """Return the sentence below the title: content, origin and size of the version."""
+    account = manifest.account
+    subject = "Tokenized documents"
+    rows = ""
     if manifest.width:
-        many = numbers.plural(manifest.totals.rows, "sequence")
-        rows = f"{many} of {numbers.count(manifest.width)} tokens, {dataset.fill(manifest)} full"
+        subject = "Packed token sequences"
+        sequences = numbers.plural(manifest.totals.rows, "sequence")
+        width = numbers.count(manifest.width)
+        rows = f"{sequences} of {width} tokens, {dataset.fill(manifest)} full"
+
     if manifest.mixture is not None:
-        rows = rows or numbers.plural(manifest.totals.rows, "document")
+        if not rows:
+            rows = numbers.plural(manifest.totals.rows, "document")
         sources = markdown_text(sentence(manifest.mixture))
-        return f"{what}, mixed by tokenlake of {sources}; {rows}; {dataset.stored(manifest)}.\n"
-    of = "document"
+        return f"{subject}, mixed by tokenlake of {sources}; {rows}; {dataset.stored(manifest)}.\n"
+
+    # A row of preference data holds several texts, so that it is not called a document.
+    row_noun = "document"
     if manifest.preference is not None:
         method, trainer = manifest.preference
-        names, of = {"trl": "TRL", "easydel": "EasyDeL"}, "row"
-        what = f"Tokenized preferences for {method.upper()} in the columns of {names[trainer]}'s trainers"
+        row_noun = "row"
+        trainer_name = _TRAINER_NAMES[trainer]
+        subject = f"Tokenized preferences for {method.upper()} in the columns of {trainer_name}'s trainers"
+
+    tokens = f"{numbers.plural(account.tokens, 'token')} of text"
+    origin = "written by tokenlake"
     formats = dataset.import_formats(manifest)
-    writing = "written by tokenlake"
     if formats:
-        writing = f"imported by tokenlake from files of another tool ({formats})"
+        # Imported ids were not made from text that this build has read.
         tokens = numbers.plural(account.tokens, "token")
-    text = (
-        f"{numbers.plural(account.documents, of)} with {tokens}{rows and ' in '}{rows}"
-    )
-    return f"{what}, {writing}: {text}; {dataset.stored(manifest)}.\n"
+        origin = f"imported by tokenlake from files of another tool ({formats})"
+    content = f"{numbers.plural(account.documents, row_noun)} with {tokens}"
+    if rows:
+        content += f" in {rows}"
+    return f"{subject}, {origin}: {content}; {dataset.stored(manifest)}.\n"
 
 
 def _columns(manifest: Manifest) -> str:
+    """Return a line for each column of the data files."""
     if manifest.preference is not None:
-        lines: list[str] = []
-        for column in columns_for(*manifest.preference):
-            whose, last = (
-                " and ".join(column.parts),
-                column.parts[-1] if column.parts else "",
-            )
-            told = {
-                "ids": f"token ids (int32) of {whose}",
-                "mask": f"a 1 (int8) for each of them of {whose}",
-                "labels": f"token ids of {last}, {IGNORED} for the prompt's (int32)",
-                "label": "whether the answer is good (bool)",
-                "text": "the prompt as text",
-            }
-            lines.append(f"- `{column.name}`: {told[column.holds]}.\n")
-        return "".join(lines) + _further(manifest) + _PLACE
+        lines = _preference_columns(*manifest.preference)
+        return lines + _further(manifest) + _PLACE_LINES
     if not manifest.width:
-        return (
-            "- `input_ids`: the document's token ids (int32).\n"
-            + _further(manifest)
-            + _PLACE
-        )
+        ids_line = "- `input_ids`: the document's token ids (int32).\n"
+        return ids_line + _further(manifest) + _PLACE_LINES
     length = numbers.count(manifest.width)
     return (
         f"- `input_ids`: exactly {length} token ids (int32).\n"
@@ -230,6 +233,32 @@ def _columns(manifest: Manifest) -> str:
         "- `documents`: for the same pieces, `file` (the id of an input file; the table is in `manifest.json`),\n"
         "  `position` (row number or byte offset in it) and `start` (the piece's first token within its document).\n"
     )
+
+
+def _preference_columns(method: str, trainer: str) -> str:
+    """Return a line for each column of preference data.
+
+    Args:
+        method: Training method, such as ``dpo``.
+        trainer: ``trl`` or ``easydel``, whose column names the data has.
+    """
+    lines: list[str] = []
+    for column in columns_for(method, trainer):
+        # A column covers several parts (prompt and answer); labels are those of the
+        # last part, because the ids before it do not count toward the loss.
+        parts = " and ".join(column.parts)
+        last_part = ""
+        if column.parts:
+            last_part = column.parts[-1]
+        explanations = {
+            "ids": f"token ids (int32) of {parts}",
+            "mask": f"a 1 (int8) for each of them of {parts}",
+            "labels": f"token ids of {last_part}, {IGNORED} for the prompt's (int32)",
+            "label": "whether the answer is good (bool)",
+            "text": "the prompt as text",
+        }
+        lines.append(f"- `{column.name}`: {explanations[column.holds]}.\n")
+    return "".join(lines)
 
 
 def _further(manifest: Manifest) -> str:
@@ -245,6 +274,7 @@ def _further(manifest: Manifest) -> str:
 
 
 def _sources(manifest: Manifest) -> str:
+    """Return the section about the sources; for a mixture, also how to make it again."""
     if manifest.mixture is None:
         return (
             f"## Sources\n\n{_table(sources_table(manifest.accounts))}\n"
@@ -259,17 +289,20 @@ def _sources(manifest: Manifest) -> str:
 
 
 def _table(table: Table) -> str:
+    """Return a table as Markdown without a title: the card has headings of its own."""
     return to_markdown(Table(table.columns, table.rows))
 
 
 def recipe(manifest: Manifest, record: MixtureRecord) -> str:
-    """Return a configuration, as YAML, that makes the same rows again from the same
-    parents.
+    """Return a configuration that makes the same rows again from the same parents.
+
+    It is YAML. Values are written as JSON, which is valid YAML for any text.
     """
+    # The parents are named with their versions: the newest ones may have other rows.
     lines = [f"name: {manifest.dataset}", "datasets:"]
-    for name, source in record.sources.items():
+    for source_name, source in record.sources.items():
         lines.append(
-            f"- {{name: {json.dumps(name)}, dataset: {source.dataset}@v{source.version}, "
+            f"- {{name: {json.dumps(source_name)}, dataset: {source.dataset}@v{source.version}, "
             f"split: {json.dumps(source.split)}}}"
         )
     lines += _mix_section(record)
@@ -284,11 +317,11 @@ def _mix_section(record: MixtureRecord) -> list[str]:
     order = record.order
     lines = ["mix:"]
     if order.kept:
-        # Several shares give the same number of rows: the middle one is written.
-        shares = {
-            name: (rows + 0.5) / record.sources[name].rows
-            for name, rows in order.kept.items()
-        }
+        # Several shares give the same number of rows: the middle one is written, which
+        # no rounding moves to another number.
+        shares: dict[str, float] = {}
+        for source_name, rows in order.kept.items():
+            shares[source_name] = (rows + 0.5) / record.sources[source_name].rows
         lines.append(f"  max_fraction: {json.dumps(shares)}")
     lines.append("  weight_schedule:")
     for step, weights in points_of(record):
@@ -296,6 +329,8 @@ def _mix_section(record: MixtureRecord) -> list[str]:
     lines.append(f"  weight_schedule_type: {order.interpolation}")
     keys = ("step_rows", "block_size", "seed", "lanes", "batch_size")
     lines += [f"  {key}: {getattr(order, key)}" for key in keys]
+    # The first version of the order is not written, as in a manifest: cards of mixtures
+    # from before the second version keep their bytes.
     if order.version != FIRST_ORDER:
         lines.append(f"  order: {order.version}")
     lines += [f"  stop_strategy: {order.stop}", f"  total_rows: {order.rows}"]
@@ -305,17 +340,17 @@ def _mix_section(record: MixtureRecord) -> list[str]:
 def _pack_section(pack: Mapping[str, Any]) -> list[str]:
     """Return the lines of the seed and of the section `pack`."""
     lines: list[str] = []
+    # The seed shuffles the packed rows; a build that did not shuffle has none.
     seed = pack.get("shuffle_seed")
     if seed is not None:
         lines.append(f"seed: {seed}")
     lines += ["pack:", "  enabled: true"]
     # The order of keys is fixed here: the order in a manifest that was read differs
     # from that at the first writing.
-    names = [name for name in _PACK if name in pack] + sorted(
-        pack.keys() - {*_PACK, "shuffle_seed"}
-    )
-    for name in names:
-        if pack[name] is not None:
-            lines.append(f"  {name}: {json.dumps(pack[name])}")
+    listed_keys = [key for key in _PACK if key in pack]
+    further_keys = sorted(pack.keys() - {*_PACK, "shuffle_seed"})
+    for key in [*listed_keys, *further_keys]:
+        if pack[key] is not None:
+            lines.append(f"  {key}: {json.dumps(pack[key])}")
     lines.append(f"  shuffle_packed: {json.dumps(seed is not None)}")
     return lines

@@ -33,6 +33,8 @@ from tokenlake.errors import ConfigError, NotFoundError
 LOOPBACK: Final = "127.0.0.1"
 """Address of the server."""
 
+# Types of the files that pages consist of. With `nosniff` a browser runs a script and
+# applies a style sheet only if their types are right.
 _CONTENT_TYPES: Final = {
     ".css": "text/css; charset=utf-8",
     ".html": "text/html; charset=utf-8",
@@ -46,8 +48,7 @@ _IDLE_SECONDS: Final = 30  # after which a connection without a request is close
 
 @contextmanager
 def serve_folder(path: Path, port: int = 0) -> Generator[str]:
-    """Serve the files of a folder until the context ends, and return the URL of the
-    folder.
+    """Serve the files of a folder until the context ends, and return its URL.
 
     Args:
         path: Folder. A URL of a folder gives its ``index.html``.
@@ -64,6 +65,7 @@ def serve_folder(path: Path, port: int = 0) -> Generator[str]:
         target=server.serve_forever, name="tokenlake-pages", daemon=True
     )
     thread.start()
+    # The socket listens already: the URL works from the moment in which it is printed.
     try:
         yield f"http://{LOOPBACK}:{server.server_port}/"
     finally:
@@ -80,6 +82,7 @@ def _listen(folder: Path, port: int) -> _PageServer:
     """
     try:
         return _PageServer((LOOPBACK, port), partial(_PageHandler, folder))
+    # The socket checks the range of a port itself, with an error of its own.
     except OverflowError as error:
         raise ConfigError(
             f"--port {port}: expected a number from 0 to 65535", option="port"
@@ -98,8 +101,10 @@ def _listen(folder: Path, port: int) -> _PageServer:
 
 @final
 class _PageServer(ThreadingHTTPServer):
-    """A server that does not print a traceback if a browser closes a connection
-    early.
+    """A server that ignores connections that a browser closes early.
+
+    Its threads do not keep the program alive: Ctrl-C ends it while a browser still
+    holds a connection open.
     """
 
     daemon_threads = True
@@ -119,6 +124,7 @@ class _PageHandler(BaseHTTPRequestHandler):
             server.
     """
 
+    # The software and its release are nobody's business: the headers name no Python.
     server_version = "tokenlake"
     sys_version = ""
     timeout = _IDLE_SECONDS
@@ -140,6 +146,8 @@ class _PageHandler(BaseHTTPRequestHandler):
 
     def _answer(self, *, has_body: bool) -> None:
         """Send the requested file, or an error."""
+        # A foreign host name that resolves to this machine (DNS rebinding) is refused
+        # before any file is looked at.
         if not self._is_for_this_machine():
             self.send_error(
                 HTTPStatus.FORBIDDEN, f"The host must be {LOOPBACK} or localhost"
@@ -155,6 +163,8 @@ class _PageHandler(BaseHTTPRequestHandler):
             self.send_error(HTTPStatus.NOT_FOUND)
             return
 
+        # The headers forbid all use by other sites: as a script or image, and as an
+        # address in a request to them.
         with file:
             content_type = _CONTENT_TYPES.get(
                 file_path.suffix, "application/octet-stream"
@@ -172,22 +182,23 @@ class _PageHandler(BaseHTTPRequestHandler):
                 shutil.copyfileobj(file, self.wfile)
 
     def _is_for_this_machine(self) -> bool:
-        """Return True if the request's host is this server, under a name of this
-        machine.
-        """
+        """Return True if the request names this server, by a name of this machine."""
         port = self.connection.getsockname()[1]
         host = self.headers.get("Host", "").lower()
         return host in (f"{LOOPBACK}:{port}", f"localhost:{port}")
 
     def _requested_file(self) -> Path | None:
-        """Return the path of the requested file; None if there is none below the
-        folder.
-        """
+        """Return the path of the requested file; None if the folder has no such file."""
+        # A URL of a folder stands for its index page, as on any server.
         url_path = unquote(urlsplit(self.path).path).lstrip("/")
         if url_path == "" or url_path.endswith("/"):
             url_path += "index.html"
+        # Hidden files are never part of a report: editors and version control put them
+        # beside it.
         if any(name.startswith(".") for name in url_path.split("/")):
             return None
+        # Links are resolved before the comparison, so that neither `..` nor a link
+        # leads out of the folder.
         try:
             file_path = (self._folder / url_path).resolve()
             is_file = file_path.is_file()

@@ -1,5 +1,6 @@
-"""Consoles of standard output and standard error, on which data cannot drive the
-reader's terminal; tables on them.
+"""Consoles of standard output and standard error, and tables on them.
+
+Data cannot drive the reader's terminal: control characters are shown, not sent.
 """
 
 from __future__ import annotations
@@ -18,62 +19,72 @@ from rich.text import Text
 from tokenlake.base.markup import printable
 from tokenlake.etl.reports import Column, Table, label
 
+# Width without a terminal: nothing is wrapped, because programs read the lines.
 _UNBOUNDED: Final = 1_000_000
-_GAP: Final = 2  # between columns
+_GAP: Final = 2  # spaces between columns
 _FOLDED: Final = 24  # least width of a column whose cells are folded
 
 
 @final
 class _Terminal(Console):
-    """Whatever is printed comes by here: what is not rich's own is made visible,
-    wherever it came from.
+    """A console that makes control characters of data visible.
+
+    All output passes through :meth:`render`, whatever its origin: tables, messages of
+    errors, names of files. Only rich's own segments of control pass unchanged.
     """
 
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
     ) -> Iterable[Segment]:
         for segment in super().render(renderable, options):
-            yield (
-                segment
-                if segment.control
-                else segment._replace(text=printable(segment.text))
-            )
+            if segment.control:
+                yield segment
+            else:
+                yield segment._replace(text=printable(segment.text))
 
 
 def stdout() -> Console:
-    """The console of results. Without a terminal nothing is wrapped, cut or
-    coloured.
+    """Return the console of results.
+
+    Without a terminal nothing is wrapped, cut or coloured.
     """
     return _console(stderr=False)
 
 
 def stderr() -> Console:
-    """The console of progress and notes."""
+    """Return the console of progress and notes."""
     return _console(stderr=True)
 
 
 def _console(stderr: bool) -> Console:
-    terminal = (sys.stderr if stderr else sys.stdout).isatty()
-    # highlight: rich would colour every number and path it believes to see
+    """Return a console of standard output or standard error."""
+    stream = sys.stdout
+    if stderr:
+        stream = sys.stderr
+    width = None
+    if not stream.isatty():
+        width = _UNBOUNDED
+    # Without `highlight=False` rich would colour every number and path that it believes
+    # to see; emoji and markup would change texts that contain `:name:` or `[name]`.
     return _Terminal(
         stderr=stderr,
         highlight=False,
         emoji=False,
         markup=False,
-        width=None if terminal else _UNBOUNDED,
+        width=width,
     )
 
 
 def near(path: str) -> str:
-    """A path as seen from the current folder where it lies below it, else as it is."""
-    here = Path.cwd()
-    return (
-        str(Path(path).relative_to(here)) if Path(path).is_relative_to(here) else path
-    )
+    """Return a path below the current folder as relative to it; others as they are."""
+    current_folder = Path.cwd()
+    if not Path(path).is_relative_to(current_folder):
+        return path
+    return str(Path(path).relative_to(current_folder))
 
 
 def print_tables(tables: Iterable[Table]) -> None:
-    """Print tables on stdout, an empty line between them."""
+    """Print tables on standard output, with an empty line between them."""
     console = stdout()
     for index, table in enumerate(tables):
         if index:
@@ -84,8 +95,8 @@ def print_tables(tables: Iterable[Table]) -> None:
 def print_table(table: Table, console: Console | None = None) -> None:
     """Print one table: headings dim, figures right-aligned, no ruled boxes.
 
-    On a terminal that is too narrow, the last column is folded; where that is not
-    enough, each row becomes lines of a heading and a value, an empty line between rows.
+    On a terminal that is too narrow, the last column is folded. If that is not enough,
+    each row becomes lines of a heading and a value, with an empty line between rows.
     """
     console = console or stdout()
     if table.title:
@@ -94,61 +105,74 @@ def print_table(table: Table, console: Console | None = None) -> None:
     if not console.is_terminal or _fits(table, cells, console.width):
         _print_grid(table.columns, cells, console)
         return
+    # The narrow form: one line for each cell of a row that is not empty.
     for index, row in enumerate(cells):
         if index:
             console.print()
-        named = [
-            [column.heading, cell]
-            for column, cell in zip(table.columns, row, strict=True)
-            if cell
-        ]
-        _print_grid((label("heading", ""), label("value", "")), named, console)
+        named_cells: list[list[str]] = []
+        for column, cell in zip(table.columns, row, strict=True):
+            if cell:
+                named_cells.append([column.heading, cell])
+        columns = (label("heading", ""), label("value", ""))
+        _print_grid(columns, named_cells, console)
 
 
 def _fits(table: Table, cells: list[list[str]], width: int) -> bool:
-    """Whether a row is a line, but for the folded end of its last column; a table of
-    facts is always one.
+    """Return True if the columns stand side by side, with the last one folded if need be.
+
+    A table of two columns always does: its narrow form would be the same table.
     """
-    headings = [column.heading for column in table.columns]
-    if len(headings) < 3:
+    if len(table.columns) < 3:
         return True
-    *others, last = (
-        max(
-            cell_len(line)
-            for row in [headings, *cells]
-            for line in row[index].splitlines() or [""]
-        )
-        for index in range(len(headings))
-    )
-    room = width - sum(others) - _GAP * len(others)
-    return room >= (last if table.columns[-1].align == "right" else min(last, _FOLDED))
+    widths: list[int] = []
+    for index, column in enumerate(table.columns):
+        column_cells = [column.heading]
+        column_cells += [row[index] for row in cells]
+        widths.append(max(_cell_width(cell) for cell in column_cells))
+
+    # Figures cannot be folded; texts need at least _FOLDED columns of the terminal.
+    last_width = widths.pop()
+    if table.columns[-1].align == "left":
+        last_width = min(last_width, _FOLDED)
+    free_width = width - sum(widths) - _GAP * len(widths)
+    return free_width >= last_width
+
+
+def _cell_width(cell: str) -> int:
+    """Return the width of the longest line of a cell, in columns of the terminal."""
+    lines = cell.splitlines() or [""]
+    return max(cell_len(line) for line in lines)
 
 
 def _print_grid(
     columns: Sequence[Column], cells: list[list[str]], console: Console
 ) -> None:
-    headed = any(column.heading for column in columns)
-    shown = Grid(
+    """Print cells under headings; only a last column of text is folded."""
+    has_headings = any(column.heading for column in columns)
+    grid = Grid(
         box=None,
-        show_header=headed,
+        show_header=has_headings,
         pad_edge=False,
         padding=(0, _GAP, 0, 0),
         header_style="dim",
     )
     for index, column in enumerate(columns):
-        folds = index == len(columns) - 1 and column.align == "left"
-        shown.add_column(
+        is_last = index == len(columns) - 1
+        is_folded = is_last and column.align == "left"
+        grid.add_column(
             Text(column.heading),
             justify=column.align,
             overflow="fold",
-            no_wrap=not folds,
+            no_wrap=not is_folded,
         )
     for row in cells:
-        shown.add_row(*map(Text, row))
+        grid.add_row(*map(Text, row))
+
+    # Rich pads every line to the table's width. A terminal does not show it; files and
+    # programs would get trailing spaces.
     with console.capture() as captured:
-        console.print(shown)
-    # rich pads every line to the table's width, which only a terminal does not mind
-    lines = captured.get().splitlines()
-    console.file.writelines(
-        (line if console.is_terminal else line.rstrip()) + "\n" for line in lines
-    )
+        console.print(grid)
+    for line in captured.get().splitlines():
+        if not console.is_terminal:
+            line = line.rstrip()
+        console.file.write(line + "\n")

@@ -4,6 +4,7 @@ from tokenlake.etl.sources.hub_client import HubClient as HubClient
 from tokenlake.etl.sources.inputs import FileRange as FileRange
 from tokenlake.etl.sources.inputs import InputFile as InputFile
 from tokenlake.etl.sources.listing import list_inputs as list_inputs
+from tokenlake.etl.sources.numbered_files import missing_numbers as missing_numbers
 from tokenlake.etl.sources.opening import opened as opened
 from tokenlake.etl.sources.parsed import Parsed as Parsed
 from tokenlake.etl.sources.parsed import RowBatch as RowBatch

@@ -1,5 +1,6 @@
-"""Whether the inputs of a source lie where the owner of a worker allows it; see
-:mod:`tokenlake.runtime.store.allowed`.
+"""Check that the inputs of a source lie where the owner of a worker allows it.
+
+The places are those of :mod:`tokenlake.runtime.store.allowed`.
 
 The check comes before any listing, so that no request is made that is not allowed.
 Files that globs and links lead to are checked again when the listing has found them
@@ -19,12 +20,12 @@ if TYPE_CHECKING:
 
 
 def require_allowed_inputs(source: ResolvedSource, places: AllowedPlaces) -> None:
-    """Refuse a source if an entry of its `data_files`, or its `exclude`, can stand for
-    a place that is not allowed.
+    """Refuse a source whose `data_files` or `exclude` can lead to another place.
 
     Raises:
         ConfigError: An entry lies outside of the allowed places, or can lead out.
     """
+    # Only a worker whose owner named allowed places is bounded.
     if not places.is_bounded:
         return
     setting = f"data_files of {source.name!r}"
@@ -34,6 +35,8 @@ def require_allowed_inputs(source: ResolvedSource, places: AllowedPlaces) -> Non
             # A listing takes the name of an existing file as it is written.
             patterns.append(entry)
         for pattern in patterns:
+            # An entry of a Hub source is the id of a repository, written without a
+            # scheme.
             if source.type == "hub" and "://" not in pattern:
                 pattern = f"hf://datasets/{pattern}"
             places.require_pattern(pattern, setting)

@@ -1,5 +1,4 @@
-"""The wanted columns of Arrow batches: their buffers, their memory, and their rows in
-pieces.
+"""The wanted columns of Arrow batches: their buffers, memory, and rows in pieces.
 
 A batch can be much larger than a block. Of a large column of plain strings that is not
 compressed, the texts are read in slices, straight from the file
@@ -16,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.ipc
 
-from tokenlake.base.arrays import Pread
+from tokenlake.base.arrays import Int64s, Pread
 from tokenlake.etl.sources import arrow_messages, columnar
 from tokenlake.etl.sources.arrow_messages import BATCH, Message
 from tokenlake.etl.sources.columnar import Piece
@@ -30,9 +29,13 @@ MAX_BATCH_BYTES: Final = 1 << 30
 SLICED_BYTES: Final = 64 << 20
 """Size of a column of strings above which it is read in slices."""
 
+# A slice ends at the first of these limits, so that it is about as large as a block of
+# any other format, also where texts are short.
 _SLICE_BYTES: Final = 16 << 20
 _SLICE_ROWS: Final = 1 << 16
+# The checks of a batch do not see the size of a text that is read in slices.
 _MAX_TEXT_BYTES: Final = 1 << 30
+# Memory that a row takes however little is stored of it: nulls cost no bytes in a file.
 _ROW_BYTES: Final = 8
 _ARROW: Final[Any] = pa  # the stubs do not know what from_buffers returns
 _IPC: Final[Any] = pyarrow.ipc
@@ -78,17 +81,17 @@ class WantedColumns:
         if want.text is not None:
             self.text = columnar.text_path(file, schema, want.text)
 
-        # Top-level columns to decode, by their indices in the schema, and their types
-        # as they are handed over.
+        # Top-level columns to decode, by their indices in the schema, and the types in
+        # which they are handed over.
         self._schema = schema
         self._included: list[int] = []
         plain_fields: list[Any] = []
-        for index, name in enumerate(all_names):
-            if name in self.names or name in self.text[:1]:
-                field: Any = schema.field(index)
-                self._included.append(index)
+        for column_index, column_name in enumerate(all_names):
+            if column_name in self.names or column_name in self.text[:1]:
+                field: Any = schema.field(column_index)
+                self._included.append(column_index)
                 plain_fields.append(
-                    pa.field(name, plain_type(field.type), field.nullable)
+                    pa.field(column_name, plain_type(field.type), field.nullable)
                 )
         self._plain_schema = pa.schema(plain_fields)
         self.options = _IPC.IpcReadOptions(
@@ -112,20 +115,24 @@ class WantedColumns:
         Raises:
             Bomb: The part takes too much.
         """
-        size = arrow_messages.decoded_bytes(
+        # A few stored bytes can stand for a batch that fills the memory. The declared
+        # sizes are summed before anything is decompressed.
+        decoded_size = arrow_messages.decoded_bytes(
             message, self._wanted_buffers(message), read
         )
-        if size > MAX_BATCH_BYTES:
+        if decoded_size > MAX_BATCH_BYTES:
             raise Bomb(
-                f"a batch takes {size} bytes in memory, more than {MAX_BATCH_BYTES}; "
+                f"a batch takes {decoded_size} bytes in memory, more than {MAX_BATCH_BYTES}; "
                 "write the file with fewer rows in a batch"
             )
         check_unfolded(_ROW_BYTES * message.rows, message.body)
-        self._stored += size
+        self._stored += decoded_size
 
     def is_sliceable(self, message: Message) -> bool:
-        """Say whether only a large column of plain strings is wanted of a batch that
-        is not compressed.
+        """Say whether a batch is read in slices.
+
+        It is if it is not compressed, and only a large column of plain strings is
+        wanted of it.
         """
         if message.compressed or self.names or len(self.text) != 1:
             return False
@@ -133,8 +140,9 @@ class WantedColumns:
         is_string = pa.types.is_string(column_type) or pa.types.is_large_string(
             column_type
         )
-        size = sum(length for _, length in self._wanted_buffers(message))
-        return is_string and size > SLICED_BYTES
+        # A small column is decoded as a whole, which takes fewer reads.
+        stored_bytes = sum(length for _, length in self._wanted_buffers(message))
+        return is_string and stored_bytes > SLICED_BYTES
 
     def slices(self, batch: StoredBatch) -> Iterator[Piece]:
         """Yield the texts of a batch that is sliceable.
@@ -168,84 +176,110 @@ class WantedColumns:
             yield columns, text
 
     def _wanted_buffers(self, message: Message) -> list[tuple[int, ...]]:
-        """Return (offset, size) of the buffers that are decoded: of a dictionary
-        all.
-        """
+        """Return (offset, size) of the buffers that are decoded; all of a dictionary."""
         if message.kind != BATCH:
             return message.buffers
-        indices_of_columns = arrow_messages.column_buffers(self._schema, message)
+        buffers_of_columns = arrow_messages.column_buffers(self._schema, message)
         buffers: list[tuple[int, ...]] = []
-        for column in self._included:
-            buffers += [message.buffers[index] for index in indices_of_columns[column]]
+        # Buffers of all columns lie in one list, in the order of the schema.
+        for column_index in self._included:
+            buffers += [
+                message.buffers[buffer_index]
+                for buffer_index in buffers_of_columns[column_index]
+            ]
         return buffers
 
 
 def _sliced_texts(
-    pread: Pread, buffers: list[tuple[int, ...]], rows: int, *, has_64_bits: bool
+    pread: Pread, buffers: list[tuple[int, ...]], row_count: int, *, has_64_bits: bool
 ) -> Iterator[pa.LargeStringArray]:
     """Yield the texts of a column of strings in slices of about 16 MB.
 
     Args:
         pread: Function of (size, offset) that returns bytes of the batch's body.
         buffers: (offset, size) of validity, offsets and data.
-        rows: Number of rows.
+        row_count: Number of rows.
         has_64_bits: Whether offsets have 64 bits, not 32.
 
     Raises:
         ValueError: Offsets descend or leave the data, or the buffers are too short.
         Bomb: One text has more than 1 GiB.
     """
-    width = np.dtype("<i8" if has_64_bits else "<i4")
+    # The column has three buffers: a validity bit per row, the offsets of the texts
+    # (one more than rows), and their bytes. Without nulls the validity may be empty.
+    offset_type = np.dtype("<i8" if has_64_bits else "<i4")
     (
         (validity_start, validity_size),
         (offsets_start, offsets_size),
         (data_start, data_size),
     ) = buffers
     if (
-        offsets_size < width.itemsize * (rows + 1)
-        or 0 < validity_size < (rows + 7) // 8
+        offsets_size < offset_type.itemsize * (row_count + 1)
+        or 0 < validity_size < (row_count + 7) // 8
     ):
-        raise ValueError(f"its buffers are too short for {rows} rows")
+        raise ValueError(f"its buffers are too short for {row_count} rows")
 
-    row = 0
-    while row < rows:
-        # 1. The offsets of the next rows. As many rows as fit into a slice are taken,
-        #    at least one.
-        count = min(_SLICE_ROWS, rows - row)
+    first_row = 0
+    while first_row < row_count:
+        # 1. The offsets of the next rows, which must ascend within the data.
+        max_rows = min(_SLICE_ROWS, row_count - first_row)
         raw_offsets = pread(
-            width.itemsize * (count + 1), offsets_start + width.itemsize * row
+            offset_type.itemsize * (max_rows + 1),
+            offsets_start + offset_type.itemsize * first_row,
         )
-        offsets = np.frombuffer(raw_offsets, width, count + 1).astype(np.int64)
+        stored_offsets = np.frombuffer(raw_offsets, offset_type, max_rows + 1)
+        offsets = stored_offsets.astype(np.int64)
         if (np.diff(offsets) < 0).any() or offsets[0] < 0 or offsets[-1] > data_size:
             raise ValueError("an offset decreases, or is outside the data")
-        count = (
-            int(np.searchsorted(offsets, offsets[0] + _SLICE_BYTES, side="right")) - 1
-        )
-        count = max(1, count)
-        start = int(offsets[0])
-        stop = int(offsets[count])
-        if stop - start > _MAX_TEXT_BYTES:
-            raise Bomb(
-                f"one text has {stop - start} bytes, more than {_MAX_TEXT_BYTES}"
-            )
 
-        # 2. Their texts, as an array whose offsets begin at 0.
+        # 2. As many rows as fit into a slice, at least one.
+        slice_rows = _rows_of_slice(offsets)
+        first_byte = int(offsets[0])
+        text_bytes = int(offsets[slice_rows]) - first_byte
+
+        # 3. Their texts, as an array whose offsets begin at 0.
         validity = None
         if validity_size:
-            validity = _validity_of_rows(pread, validity_start, row, count)
-        texts = _ARROW.py_buffer(pread(stop - start, data_start + start))
-        places = _ARROW.py_buffer(offsets[: count + 1] - start)
-        yield _ARROW.LargeStringArray.from_buffers(count, places, texts, validity)
+            validity = _validity_of_rows(pread, validity_start, first_row, slice_rows)
+        texts = _ARROW.py_buffer(pread(text_bytes, data_start + first_byte))
+        slice_offsets = _ARROW.py_buffer(offsets[: slice_rows + 1] - first_byte)
+        yield _ARROW.LargeStringArray.from_buffers(
+            slice_rows, slice_offsets, texts, validity
+        )
         del texts  # before the next slice is read
-        row += count
+        first_row += slice_rows
 
 
-def _validity_of_rows(pread: Pread, validity_start: int, row: int, count: int) -> Any:
-    """Return the validity bits of some rows; they begin at a whole byte only by
-    chance, and are packed anew.
+def _rows_of_slice(offsets: Int64s) -> int:
+    """Return the number of rows that fit into a slice, at least one.
+
+    Args:
+        offsets: Offsets of texts in the data, int64[n + 1], ascending.
+
+    Raises:
+        Bomb: The first text has more than 1 GiB.
     """
-    bits_before = row % 8
-    size = (bits_before + count + 7) // 8
-    raw = np.frombuffer(pread(size, validity_start + row // 8), np.uint8)
-    bits = np.unpackbits(raw, bitorder="little")[bits_before : bits_before + count]
+    largest_offset = offsets[0] + _SLICE_BYTES
+    fitting_rows = int(np.searchsorted(offsets, largest_offset, side="right")) - 1
+    slice_rows = max(1, fitting_rows)
+    text_bytes = int(offsets[slice_rows]) - int(offsets[0])
+    if text_bytes > _MAX_TEXT_BYTES:
+        raise Bomb(f"one text has {text_bytes} bytes, more than {_MAX_TEXT_BYTES}")
+    return slice_rows
+
+
+def _validity_of_rows(
+    pread: Pread, validity_start: int, first_row: int, row_count: int
+) -> Any:
+    """Return the validity bits of some rows.
+
+    They begin at a whole byte only by chance, and are packed anew.
+    """
+    bits_before = first_row % 8
+    byte_count = (bits_before + row_count + 7) // 8
+    raw_bytes = np.frombuffer(
+        pread(byte_count, validity_start + first_row // 8), np.uint8
+    )
+    all_bits = np.unpackbits(raw_bytes, bitorder="little")
+    bits = all_bits[bits_before : bits_before + row_count]
     return _ARROW.py_buffer(np.packbits(bits, bitorder="little").tobytes())

@@ -1,6 +1,4 @@
-"""Tables of FlatBuffers, as far as Arrow's messages use them; every access is
-checked.
-"""
+"""Tables of FlatBuffers, as far as Arrow's messages use them, with checked access."""
 
 from __future__ import annotations
 
@@ -10,8 +8,7 @@ from typing import final
 
 @final
 class FlatTable:
-    """One table: fields are found through a table of offsets that lies elsewhere in the
-    same bytes.
+    """One table, whose fields are found through a table of offsets in the same bytes.
 
     ============================== =========================================================
     at the table                   signed distance back to its table of offsets
@@ -26,6 +23,7 @@ class FlatTable:
     def __init__(self, data: bytes, offset: int | None = None) -> None:
         """Read the table at byte `offset`, by default the root."""
         self._data = data
+        # The first four bytes of the metadata are the distance to the root table.
         self._table = self._number("<I", 0) if offset is None else offset
         self._offsets = self._table - self._number("<i", self._table)
         self._offsets_size = self._number("<H", self._offsets)
@@ -38,37 +36,38 @@ class FlatTable:
             layout: Form of the number, as of :mod:`struct`.
             default: Value of a missing field.
         """
-        place = self._place_of(field)
-        return self._number(layout, place) if place else default
+        field_offset = self._place_of(field)
+        return self._number(layout, field_offset) if field_offset else default
 
     def table(self, field: int) -> FlatTable | None:
         """Return the table that a field refers to, None if the field is missing."""
-        place = self._place_of(field)
-        if not place:
+        field_offset = self._place_of(field)
+        if not field_offset:
             return None
-        return FlatTable(self._data, place + self._number("<I", place))
+        return FlatTable(self._data, field_offset + self._number("<I", field_offset))
 
     def structs(self, field: int, layout: str) -> list[tuple[int, ...]]:
-        """Return the vector of structs, or of numbers, that a field refers to; [] if
-        it is missing.
-        """
-        place = self._place_of(field)
-        if not place:
+        """Return the vector of structs or numbers in a field; [] if it is missing."""
+        field_offset = self._place_of(field)
+        if not field_offset:
             return []
-        vector = place + self._number("<I", place)
-        count = self._number("<I", vector)
-        start = vector + 4
-        stop = start + count * struct.calcsize(layout)
-        if stop > len(self._data):
-            raise ValueError(f"a vector of {count} items ends beyond the metadata")
-        return list(struct.iter_unpack(layout, self._data[start:stop]))
+        # A vector is its length in four bytes, followed by its items.
+        vector_offset = field_offset + self._number("<I", field_offset)
+        item_count = self._number("<I", vector_offset)
+        first_byte = vector_offset + 4
+        end_byte = first_byte + item_count * struct.calcsize(layout)
+        if end_byte > len(self._data):
+            raise ValueError(f"a vector of {item_count} items ends beyond the metadata")
+        return list(struct.iter_unpack(layout, self._data[first_byte:end_byte]))
 
     def _place_of(self, field: int) -> int:
         """Return the offset of a field in the bytes, 0 if it is missing."""
-        entry = 4 + 2 * field
-        if entry >= self._offsets_size:
+        # Fields that were added to the format later are missing from a shorter table of
+        # offsets.
+        entry_offset = 4 + 2 * field
+        if entry_offset >= self._offsets_size:
             return 0
-        distance = self._number("<H", self._offsets + entry)
+        distance = self._number("<H", self._offsets + entry_offset)
         return self._table + distance if distance else 0
 
     def _number(self, layout: str, offset: int) -> int:

@@ -1,5 +1,4 @@
-"""The messages of Arrow IPC files and streams: their place and content, from their
-metadata alone.
+"""The place and content of messages in Arrow IPC files and streams, from metadata.
 
 A message has a length, metadata (FlatBuffers) of that length, and a body of buffers::
 
@@ -55,6 +54,7 @@ _FOOTER_BATCHES: Final = 3
 _BYTES_TYPES: Final = frozenset(
     {pa.string(), pa.large_string(), pa.binary(), pa.large_binary()}
 )
+# A damaged length must not make the reader ask for gigabytes of metadata.
 _MAX_METADATA: Final = 256 << 20
 _TAIL_BYTES: Final = 10  # the footer's length and the magic
 # Alignment and an end mark may stand between messages; no message is as small.
@@ -117,40 +117,47 @@ class FileBlocks:
 
 
 def parse_message(metadata: bytes) -> Message:
-    """Return the content of metadata without the length in front of it; ValueError
-    if it is not consistent.
+    """Return the content of a message's metadata.
+
+    Args:
+        metadata: Bytes of the metadata, without the length in front of them.
+
+    Raises:
+        ValueError: The metadata is not consistent.
     """
     # The header of a batch is the batch; that of a dictionary holds it.
     root = FlatTable(metadata)
     kind = root.scalar(_MESSAGE_KIND, "<B")
-    body = root.scalar(_MESSAGE_BODY, "<q")
-    batch = root.table(_MESSAGE_HEADER)
-    if batch is not None and kind == DICTIONARY:
-        batch = batch.table(_DICTIONARY_DATA)
+    body_bytes = root.scalar(_MESSAGE_BODY, "<q")
+    batch_table = root.table(_MESSAGE_HEADER)
+    if batch_table is not None and kind == DICTIONARY:
+        batch_table = batch_table.table(_DICTIONARY_DATA)
     elif kind != BATCH:
-        batch = None
+        batch_table = None
 
     # Every buffer must lie inside of the body.
-    rows = 0
+    row_count = 0
     buffers: list[tuple[int, ...]] = []
     variadic: list[int] = []
     is_compressed = False
-    if batch is not None:
-        rows = batch.scalar(_BATCH_ROWS, "<q")
-        buffers = batch.structs(_BATCH_BUFFERS, "<qq")
-        is_compressed = batch.table(_BATCH_COMPRESSION) is not None
-        variadic = [count for (count,) in batch.structs(_BATCH_VARIADIC_COUNTS, "<q")]
-    is_outside = any(
-        offset < 0 or size < 0 or offset + size > body for offset, size in buffers
-    )
-    if body < 0 or rows < 0 or is_outside:
+    if batch_table is not None:
+        row_count = batch_table.scalar(_BATCH_ROWS, "<q")
+        buffers = batch_table.structs(_BATCH_BUFFERS, "<qq")
+        is_compressed = batch_table.table(_BATCH_COMPRESSION) is not None
+        for (buffer_count,) in batch_table.structs(_BATCH_VARIADIC_COUNTS, "<q"):
+            variadic.append(buffer_count)
+    is_outside = False
+    for offset, size in buffers:
+        if offset < 0 or size < 0 or offset + size > body_bytes:
+            is_outside = True
+    if body_bytes < 0 or row_count < 0 or is_outside:
         raise ValueError(
-            f"a message records {rows} rows and {body} bytes, but its buffers are outside of them"
+            f"a message records {row_count} rows and {body_bytes} bytes, but its buffers are outside of them"
         )
     return Message(
         kind=kind,
-        rows=rows,
-        body=body,
+        rows=row_count,
+        body=body_bytes,
         buffers=buffers,
         compressed=is_compressed,
         variadic=variadic,
@@ -158,8 +165,7 @@ def parse_message(metadata: bytes) -> Message:
 
 
 def metadata_size(prefix: bytes) -> tuple[int, int]:
-    """Return the size of the length field, and of the metadata behind it, both in
-    bytes.
+    """Return the sizes in bytes of the length field and of the metadata behind it.
 
     The size 0 of metadata marks the end of a stream. Streams before Arrow 0.15 have no
     continuation marker.
@@ -171,10 +177,12 @@ def metadata_size(prefix: bytes) -> tuple[int, int]:
         ValueError: The metadata would be negative or too large.
     """
     length_size = 8 if prefix[:4] == CONTINUATION else 4
-    size = int(struct.unpack_from("<i", prefix, length_size - 4)[0])
-    if not 0 <= size <= _MAX_METADATA:
-        raise ValueError(f"the metadata of a message has a stated size of {size} bytes")
-    return length_size, size
+    metadata_bytes = int(struct.unpack_from("<i", prefix, length_size - 4)[0])
+    if not 0 <= metadata_bytes <= _MAX_METADATA:
+        raise ValueError(
+            f"the metadata of a message has a stated size of {metadata_bytes} bytes"
+        )
+    return length_size, metadata_bytes
 
 
 def file_blocks(pread: Pread, size: int) -> FileBlocks:
@@ -187,6 +195,9 @@ def file_blocks(pread: Pread, size: int) -> FileBlocks:
     Raises:
         ValueError: The footer is not consistent.
     """
+    # The file is read from its end: the magic, before it the length of the footer in
+    # four bytes, before that the footer.
+
     # 1. The footer's place.
     tail = pread(_TAIL_BYTES, max(size - _TAIL_BYTES, 0))
     if len(tail) < _TAIL_BYTES or tail[4:] != MAGIC:
@@ -203,8 +214,8 @@ def file_blocks(pread: Pread, size: int) -> FileBlocks:
     footer = FlatTable(pread(footer_size, footer_start))
     dictionaries = _listed_blocks(footer, _FOOTER_DICTIONARIES)
     batches = _listed_blocks(footer, _FOOTER_BATCHES)
-    blocks = dictionaries + batches
-    for block in blocks:
+    all_blocks = dictionaries + batches
+    for block in all_blocks:
         is_inside = (
             block.offset >= FILE_START and block.offset + block.size <= footer_stop
         )
@@ -212,7 +223,7 @@ def file_blocks(pread: Pread, size: int) -> FileBlocks:
             raise ValueError(
                 f"it lists a block at byte {block.offset} that is outside the file"
             )
-    _check_complete(pread, blocks, footer_start)
+    _check_complete(pread, all_blocks, footer_start)
     return FileBlocks(dictionaries=dictionaries, batches=batches)
 
 
@@ -228,8 +239,9 @@ def _check_complete(pread: Pread, blocks: list[Block], footer_start: int) -> Non
     A footer has no checksum: a flipped bit in it can leave batches out, whose bytes
     then belong to no block.
     """
-    length_size, size = metadata_size(pread(8, FILE_START).ljust(8, b"\0"))
-    expected = FILE_START + length_size + size
+    # Metadata of the schema is not listed as a block. The first block begins behind it.
+    length_size, metadata_bytes = metadata_size(pread(8, FILE_START).ljust(8, b"\0"))
+    expected = FILE_START + length_size + metadata_bytes
     for block in sorted(blocks):
         if not expected <= block.offset < expected + _PADDING:
             raise ValueError(
@@ -248,13 +260,15 @@ def read_message(pread: Pread, block: Block, kind: int) -> Message:
     Raises:
         ValueError: The metadata is not consistent, or not of a message of that kind.
     """
-    data = pread(block.metadata, block.offset)
-    length_size, size = metadata_size(data[:8].ljust(8, b"\0"))
-    if length_size + size > len(data):
+    metadata_block = pread(block.metadata, block.offset)
+    prefix_bytes, metadata_bytes = metadata_size(metadata_block[:8].ljust(8, b"\0"))
+    if prefix_bytes + metadata_bytes > len(metadata_block):
         raise ValueError(
             f"the message at byte {block.offset} is longer than the footer records"
         )
-    message = parse_message(data[length_size : length_size + size])
+    message = parse_message(
+        metadata_block[prefix_bytes : prefix_bytes + metadata_bytes]
+    )
     if message.kind != kind or message.body > block.body:
         noun = "batch" if kind == BATCH else "dictionary"
         raise ValueError(
@@ -264,8 +278,10 @@ def read_message(pread: Pread, block: Block, kind: int) -> Message:
 
 
 def column_buffers(schema: pa.Schema, message: Message) -> list[list[int]]:
-    """Return the indices of each top-level column's buffers; ValueError if their
-    number is not the schema's.
+    """Return the indices of each top-level column's buffers.
+
+    Raises:
+        ValueError: The schema needs another number of buffers.
     """
     variadic = iter(message.variadic)
     counts = [_count_buffers(field.type, variadic) for field in schema]
@@ -273,11 +289,14 @@ def column_buffers(schema: pa.Schema, message: Message) -> list[list[int]]:
         raise ValueError(
             f"a batch has {len(message.buffers)} buffers, its schema needs {sum(counts)}"
         )
-    starts = accumulate(counts, initial=0)
-    return [
-        list(range(start, start + count))
-        for start, count in zip(starts, counts, strict=False)
-    ]
+    # Buffers of all columns, children included, lie one after the other in the order
+    # of the schema.
+    indices_of_columns: list[list[int]] = []
+    first_index = 0
+    for count in counts:
+        indices_of_columns.append(list(range(first_index, first_index + count)))
+        first_index += count
+    return indices_of_columns
 
 
 def _count_buffers(column_type: Any, variadic: Iterator[int]) -> int:
@@ -314,27 +333,33 @@ def _count_buffers(column_type: Any, variadic: Iterator[int]) -> int:
 def decoded_bytes(
     message: Message, buffers: Iterable[tuple[int, ...]], pread: Pread
 ) -> int:
-    """Return the number of bytes that some buffers of a message take in memory,
-    compressed and decompressed.
+    """Return the number of bytes that some buffers of a message take in memory.
+
+    Compressed and decompressed bytes count: both are in memory while a buffer is
+    decompressed.
 
     Args:
         message: The message.
         buffers: (offset, size) of the buffers in its body.
         pread: Function of (size, offset) that returns bytes of the body.
     """
-    total = 0
+    total_bytes = 0
     for offset, size in buffers:
-        total += size
+        total_bytes += size
+        # A compressed buffer begins with its decompressed size. The size -1 marks a
+        # buffer that was stored plain because compression would not have made it
+        # smaller.
         if message.compressed and size >= _PREFIX:
-            (declared,) = struct.unpack("<q", pread(_PREFIX, offset))
-            is_stored_plain = declared == -1
-            total += size if is_stored_plain else max(declared, 0)
-    return total
+            (decompressed_size,) = struct.unpack("<q", pread(_PREFIX, offset))
+            is_stored_plain = decompressed_size == -1
+            total_bytes += size if is_stored_plain else max(decompressed_size, 0)
+    return total_bytes
 
 
 def is_file(data: InputBytes) -> bool:
-    """Say whether an input has the file format, not the stream format; its first bytes
-    tell them apart.
+    """Say whether an input has the file format, not the stream format.
+
+    The first bytes tell them apart.
 
     Raises:
         DamagedFileError: The input is empty, an old Feather file, or no Arrow at all.
@@ -343,16 +368,18 @@ def is_file(data: InputBytes) -> bool:
         raise damaged(
             data.file, "it is empty; even an Arrow file without rows has some bytes"
         )
+    # A compressed file cannot be read from its end without decompressing all of it. It
+    # is read from the beginning, as a stream.
     if data.file.compression:
         return False
-    head = data.pread(len(MAGIC), 0)
-    if head.startswith(FEATHER_V1):
+    first_bytes = data.pread(len(MAGIC), 0)
+    if first_bytes.startswith(FEATHER_V1):
         raise unsuitable(
             data.file,
             "it is a Feather file of version 1",
             "write it again with pyarrow.feather",
         )
-    if head == MAGIC:
+    if first_bytes == MAGIC:
         return True
     error = wrong_magic(data, STREAM_MARK, "Arrow file or stream")
     if error is not None:
@@ -363,8 +390,9 @@ def is_file(data: InputBytes) -> bool:
 def batch_sizes(
     file: InputFile, storage_options: Mapping[str, Any] | None = None
 ) -> list[int] | None:
-    """Return the size in bytes of every record batch of an Arrow file; None for a
-    stream. Only the footer is read.
+    """Return the size in bytes of every record batch; None for a stream.
+
+    Only the footer of the file is read.
     """
     with opened(file, storage_options) as data:
         if not is_file(data):
@@ -373,22 +401,23 @@ def batch_sizes(
 
 
 def read_footer(data: InputBytes) -> FileBlocks:
-    """Return the messages that the footer of an Arrow file lists; DamagedFileError
-    if it cannot be read.
+    """Return the messages that the footer of an Arrow file lists.
+
+    Raises:
+        DamagedFileError: The footer cannot be read.
     """
     with reading(data.file, "its footer"):
         return file_blocks(data.pread, data.file.size)
 
 
 def batch_starts(data: InputBytes) -> list[int]:
-    """Return the row index of the first row of every record batch of an Arrow file,
-    followed by the number of rows.
+    """Return the row index of the first row of every batch, followed by the row count.
 
     Raises:
         DamagedFileError: The file is cut or corrupt.
     """
-    rows: list[int] = []
-    for number, block in enumerate(read_footer(data).batches):
-        with reading(data.file, f"record batch {number}"):
-            rows.append(read_message(data.pread, block, BATCH).rows)
-    return list(accumulate(rows, initial=0))
+    row_counts: list[int] = []
+    for batch_index, block in enumerate(read_footer(data).batches):
+        with reading(data.file, f"record batch {batch_index}"):
+            row_counts.append(read_message(data.pread, block, BATCH).rows)
+    return list(accumulate(row_counts, initial=0))

@@ -1,5 +1,4 @@
-"""Messages of Arrow streams, and of files that are compressed as a whole, read from the
-beginning.
+"""Messages of Arrow streams, and of files that are compressed as a whole.
 
 pyarrow decodes them, but takes a stream that was cut between two batches for a whole
 one. The messages are therefore read here, up to the marker of the stream's end, and
@@ -38,6 +37,7 @@ _PREFIX_BYTES: Final = 8
 """Size of the beginning of a message, marker and length of its metadata; the magic
 of a file has as many bytes.
 """
+# Bytes read at a time to find the end of a compressed file: its footer is not needed.
 _DRAIN_BYTES: Final = 1 << 20
 _OLD_END: Final = bytes(4)  # end of a stream before Arrow 0.15
 _IPC: Final[Any] = pyarrow.ipc
@@ -66,8 +66,7 @@ class StreamMessage(NamedTuple):
 def open_stream(
     part: FileRange, data: InputBytes, want: Want
 ) -> tuple[WantedColumns, Iterator[StoredBatch]]:
-    """Return the wanted columns of a stream, or of a file that is compressed as a
-    whole, and its batches.
+    """Return the wanted columns of a stream or a compressed file, and its batches.
 
     Raises:
         DamagedFileError: The schema cannot be read, or a wanted column is missing.
@@ -84,26 +83,31 @@ def open_stream(
 def _batches(
     schema: StreamMessage, messages: Iterator[StreamMessage], columns: WantedColumns
 ) -> Iterator[StoredBatch]:
-    """Yield the batches behind a schema; dictionaries are handed to pyarrow as they
-    come.
+    """Yield the batches behind a schema.
+
+    Dictionaries are handed to pyarrow as they come.
     """
     feed = _Feed()
     feed.put(schema.metadata)
     reader = _IPC.open_stream(pa.PythonFile(feed, mode="r"), options=columns.options)
-    for sent in messages:
-        if sent.message.kind == DICTIONARY:
-            columns.check(sent.message, sent.read)
-            feed.put(sent.metadata, sent.body)
+    # Batches are put into the feed only when they are decoded. Dictionaries go there at
+    # once: later batches refer to them.
+    for stored_message in messages:
+        if stored_message.message.kind == DICTIONARY:
+            columns.check(stored_message.message, stored_message.read)
+            feed.put(stored_message.metadata, stored_message.body)
             continue
 
-        def decode(sent: StreamMessage = sent) -> pa.RecordBatch:
-            feed.put(sent.metadata, sent.body)
+        def decode(stored_message: StreamMessage = stored_message) -> pa.RecordBatch:
+            feed.put(stored_message.metadata, stored_message.body)
             return reader.read_next_batch()
 
-        yield StoredBatch(sent.message, sent.size, sent.read, decode)
+        yield StoredBatch(
+            stored_message.message, stored_message.size, stored_message.read, decode
+        )
         # Otherwise the body would be kept while the next one is read.
         del decode
-        del sent
+        del stored_message
 
 
 def _read_messages(data: InputBytes) -> Iterator[StreamMessage]:
@@ -121,11 +125,12 @@ def _read_messages(data: InputBytes) -> Iterator[StreamMessage]:
     # 1. The messages: a schema first, then dictionaries and batches.
     expected_kinds: tuple[int, ...] = (SCHEMA,)
     while True:
-        length_size, size = arrow_messages.metadata_size(prefix)
-        if not size:
+        # The size 0 is the mark of the end.
+        length_bytes, metadata_bytes = arrow_messages.metadata_size(prefix)
+        if not metadata_bytes:
             break
-        metadata = prefix + reader.read(size + length_size - _PREFIX_BYTES)
-        message = arrow_messages.parse_message(metadata[length_size:])
+        metadata = prefix + reader.read(metadata_bytes + length_bytes - _PREFIX_BYTES)
+        message = arrow_messages.parse_message(metadata[length_bytes:])
         if message.body > MAX_BATCH_BYTES:
             raise ValueError(
                 f"a message has {message.body} bytes, more than {MAX_BATCH_BYTES}"
@@ -138,11 +143,12 @@ def _read_messages(data: InputBytes) -> Iterator[StreamMessage]:
             raise ValueError(
                 "there is another schema, or an unknown message, between the batches"
             )
+        # Behind the schema, dictionaries and batches follow in any order.
         expected_kinds = (BATCH, DICTIONARY)
-        body = reader.read(message.body)
+        body_bytes = reader.read(message.body)
         bytes_read = reader.consumed() if message.kind == BATCH else 0
-        yield StreamMessage(metadata, message, body, bytes_read)
-        del body  # before the next message is read
+        yield StreamMessage(metadata, message, body_bytes, bytes_read)
+        del body_bytes  # before the next message is read
         prefix = reader.read(_PREFIX_BYTES, may_end=True)
 
     # 2. The end: nothing follows a stream, and a footer follows the messages of a file.
@@ -179,30 +185,34 @@ class _StreamReader:
             raise ValueError(
                 f"{size} bytes are expected at byte {self._offset}, {bytes_left} exist: it is truncated"
             )
-        data = self._stream.read(size)
-        self._offset += len(data)
-        is_old_end = may_end and data == _OLD_END
-        if len(data) < size and not is_old_end:
-            place = "in the middle of a message"
-            if not data:
-                place = "without the end marker of a stream: it was truncated between two batches"
-            raise ValueError(f"it ends at byte {self._offset} {place}")
-        return data.ljust(size, b"\0")
+        chunk = self._stream.read(size)
+        self._offset += len(chunk)
+        is_old_end = may_end and chunk == _OLD_END
+        if len(chunk) < size and not is_old_end:
+            end_description = "in the middle of a message"
+            if not chunk:
+                end_description = "without the end marker of a stream: it was truncated between two batches"
+            raise ValueError(f"it ends at byte {self._offset} {end_description}")
+        return chunk.ljust(size, b"\0")
 
     def consumed(self) -> int:
         """Return the number of stored bytes read since the last call."""
         return self._stream.consumed()
 
     def check_end(self, *, is_file: bool) -> None:
-        """Read to the end of the stream; ValueError if something follows, or a file
-        has no magic at its end.
+        """Read to the end of the stream.
+
+        Raises:
+            ValueError: Something follows the stream, or a file has no magic at its end.
         """
-        tail = b""
-        while data := self._stream.read(_DRAIN_BYTES):
+        # The last bytes of a file are kept across reads: the magic may lie in two of
+        # them.
+        last_bytes = b""
+        while chunk := self._stream.read(_DRAIN_BYTES):
             if not is_file:
                 raise ValueError("other bytes follow the end marker of the stream")
-            tail = (tail + data)[-len(MAGIC) :]
-        if is_file and tail != MAGIC:
+            last_bytes = (last_bytes + chunk)[-len(MAGIC) :]
+        if is_file and last_bytes != MAGIC:
             raise ValueError(
                 "the file does not end with the bytes ARROW1; it is truncated or was never finished"
             )
@@ -210,17 +220,16 @@ class _StreamReader:
 
 @final
 class _Feed(io.RawIOBase):
-    """A stream of messages that are put in one by one, and handed to pyarrow without
-    a copy.
-    """
+    """A stream of messages, put in one by one and handed to pyarrow without a copy."""
 
     def __init__(self) -> None:
         super().__init__()
         self._parts: deque[memoryview] = deque()
 
     def put(self, *parts: bytes) -> None:
-        """Append the parts of a message; empty ones would look like the end of the
-        stream.
+        """Append the parts of a message.
+
+        Empty parts are left out, because they would look like the end of the stream.
         """
         self._parts.extend(memoryview(part) for part in parts if part)
 
@@ -230,7 +239,7 @@ class _Feed(io.RawIOBase):
     def read(self, size: int = -1, /) -> Any:
         if not self._parts:
             return b""
-        part = self._parts.popleft()
-        if len(part) > size:
-            self._parts.appendleft(part[size:])
-        return part[:size]
+        message_part = self._parts.popleft()
+        if len(message_part) > size:
+            self._parts.appendleft(message_part[size:])
+        return message_part[:size]

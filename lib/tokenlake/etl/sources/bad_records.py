@@ -1,6 +1,4 @@
-"""Faults of records, the bad records made of them, and the error that ends a build
-on the first.
-"""
+"""Faults of records, the bad records made of them, and the error for the first one."""
 
 from __future__ import annotations
 
@@ -73,16 +71,18 @@ def refuse(record: BadRecord, file: InputFile) -> BadRecordError:
         record: The record.
         file: Its file.
     """
+    # A place is FILE:LINE where lines were counted, so that editors can open it.
     place = file.url
     if record.line is not None:
         place = f"{file.url}:{record.line}"
-    unit = "row"
+    # Positions count different things in different formats.
+    position_unit = "row"
     if file.format in ("jsonl", "text"):
-        unit = "byte offset"
+        position_unit = "byte offset"
     elif file.format == "numpy":
-        unit = "id"
+        position_unit = "id"
     return BadRecordError(
-        f"{place}: {record.reason} at {unit} {record.position}: {record.detail}. Repair the record, or set "
+        f"{place}: {record.reason} at {position_unit} {record.position}: {record.detail}. Repair the record, or set "
         "`on_bad_record: quarantine` to keep such records separately and continue.",
         file=record.file,
         line=record.line,

@@ -55,9 +55,13 @@ class ByteStream:
         # read yet.
         self._head: bytes | None = None
         compression = data.file.compression
+        # The first bytes tell a stream of this compression from a file that was only
+        # named like one.
         if compression:
             check_compressed(data.file, data.pread(SIGNATURE_BYTES, 0))
             buffered = io.BufferedReader(self._raw, data.read_ahead)
+            # The standard library reads the two formats that Arrow lacks, or reads
+            # wrongly.
             if compression in ("bzip2", "xz"):
                 self._stream = StreamReader(buffered, compression)
             else:
@@ -73,78 +77,89 @@ class ByteStream:
             UnsuitableFileError: Its first bytes are those of another format than the
                 name says.
         """
+        # Plain bytes are read at their offset, without a stream in between.
         if self._stream is None:
-            data = self._data.pread(size, self._offset)
-            self._offset += len(data)
-            return data
-        data = self._read_some(size)
-        while len(data) < size:
-            more = self._read_some(size - len(data))
-            if not more:
+            chunk = self._data.pread(size, self._offset)
+            self._offset += len(chunk)
+            return chunk
+        # A decompressor returns fewer bytes than asked for at the end of a member or
+        # frame.
+        chunk = self._read_some(size)
+        while len(chunk) < size:
+            next_chunk = self._read_some(size - len(chunk))
+            if not next_chunk:
                 break
-            data += more
-        return data
+            chunk += next_chunk
+        return chunk
 
     def read_into(self, view: memoryview) -> int:
-        """Fill `view` and return the number of bytes read, fewer only at the end;
-        errors as in :meth:`read`.
+        """Fill `view` and return the number of bytes read, fewer only at the end.
+
+        Errors are those of :meth:`read`.
         """
         if self._stream is None:
-            count = self._data.read_into(view, self._offset)
-            self._offset += count
-            return count
+            byte_count = self._data.read_into(view, self._offset)
+            self._offset += byte_count
+            return byte_count
         filled = 0
         while filled < len(view):
-            data = self._read_some(len(view) - filled)
-            if not data:
+            chunk = self._read_some(len(view) - filled)
+            if not chunk:
                 break
-            view[filled : filled + len(data)] = data
-            filled += len(data)
+            view[filled : filled + len(chunk)] = chunk
+            filled += len(chunk)
         return filled
 
     def consumed(self) -> int:
         """Return the number of stored bytes read since the last call."""
-        stored = self._offset if self._stream is None else self._raw.tell()
-        count = stored - self._counted
-        self._counted = stored
-        return count
+        stored_bytes = self._offset if self._stream is None else self._raw.tell()
+        new_bytes = stored_bytes - self._counted
+        self._counted = stored_bytes
+        return new_bytes
 
     def _read_some(self, size: int) -> bytes:
         """Return up to `size` decompressed bytes, none at the end."""
         if self._head is None:
             self._head = self._read_head()
         if self._head:
-            data = self._head[:size]
+            chunk = self._head[:size]
             self._head = self._head[size:]
-            return data
+            return chunk
         return self._decompress(size)
 
     def _read_head(self) -> bytes:
-        """Return the first decompressed bytes; UnsuitableFileError if they begin
-        another format than the name says.
+        """Return the first decompressed bytes, after a check that they fit the name.
+
+        Raises:
+            UnsuitableFileError: They begin another format than the name says.
         """
         file = self._file
-        head = b""
-        while len(head) < HEAD_BYTES:
-            more = self._decompress(HEAD_BYTES - len(head))
-            if not more:
+        first_bytes = b""
+        while len(first_bytes) < HEAD_BYTES:
+            chunk = self._decompress(HEAD_BYTES - len(first_bytes))
+            if not chunk:
                 break
-            head += more
+            first_bytes += chunk
         if file.facts.textual:
-            kind = kind_of(head)
-            if kind is not None:
-                problem = f"its {file.compression} stream contains {kind}, but its name indicates {file.format}"
+            binary_format = kind_of(first_bytes)
+            if binary_format is not None:
+                problem = (
+                    f"its {file.compression} stream contains {binary_format}, "
+                    f"but its name indicates {file.format}"
+                )
                 raise unsuitable(file, problem, "decompress it")
-            check_records(file, head)
-        return head
+            check_records(file, first_bytes)
+        return first_bytes
 
     def _decompress(self, size: int) -> bytes:
-        """Return up to `size` bytes of the decompressor, none at the end;
-        DamagedFileError if it is broken.
+        """Return up to `size` bytes of the decompressor, none at the end.
+
+        Raises:
+            DamagedFileError: The stream is broken.
         """
         file = self._file
         try:
-            data: bytes = self._stream.read(size)
+            chunk: bytes = self._stream.read(size)
         except (*StreamReader.errors, pa.ArrowException) as error:
             raise damaged(
                 file,
@@ -152,17 +167,18 @@ class ByteStream:
                 f"{self._offset + size} of the decompressed data ({error})",
                 offset=self._offset,
             ) from error
-        self._offset += len(data)
+        self._offset += len(chunk)
 
-        # A decompression bomb.
-        stored = self._raw.tell()
+        # A decompression bomb. Small files may unfold freely up to FREE_BYTES: text of
+        # one repeated character has a ratio that is above any useful limit.
+        stored_bytes = self._raw.tell()
         max_expansion = self._data.max_expansion
-        if self._offset > FREE_BYTES and self._offset > max_expansion * stored:
+        if self._offset > FREE_BYTES and self._offset > max_expansion * stored_bytes:
             raise damaged(
                 file,
-                f"{stored} stored bytes decompress to {self._offset} and more, more than source.max_expansion = "
+                f"{stored_bytes} stored bytes decompress to {self._offset} and more, more than source.max_expansion = "
                 f"{max_expansion} times as many (raise it if the content is really so repetitive)",
-                stored=stored,
+                stored=stored_bytes,
                 unfolded=self._offset,
             )
-        return data
+        return chunk

@@ -1,5 +1,6 @@
-"""Subsets and splits that a dataset card declares: ``configs:`` in the front matter
-of ``README.md``.
+"""Subsets and splits that a dataset card declares.
+
+They stand under ``configs:`` in the front matter of ``README.md``.
 """
 
 from __future__ import annotations
@@ -27,8 +28,7 @@ _SHOWN_CHARACTERS: Final = 200
 def card_configs(
     card: str, repo: str, pattern: str | None = None
 ) -> list[dict[str, Any]]:
-    """Return the entries of ``configs:`` in a card's front matter; none if there are
-    none.
+    """Return the entries of ``configs:`` in a card's front matter, [] without any.
 
     Args:
         card: Text of README.md.
@@ -40,16 +40,18 @@ def card_configs(
         ConfigError: The front matter is no YAML, or the entries do not have the Hub's
             form.
     """
+    # Cards are written by people: each way in which the front matter can be wrong has a
+    # message of its own.
     try:
-        meta: object = parse_yaml(front_matter(card), CARD).data
+        front_matter_data: object = parse_yaml(front_matter(card), CARD).data
     except ConfigError as error:
         reason = " ".join(str(error).split())[:_SHOWN_CHARACTERS]
         raise _bad_card(
             repo, f"its front matter is not YAML ({reason})", pattern
         ) from error
-    if not isinstance(meta, dict):
+    if not isinstance(front_matter_data, dict):
         return []
-    entries: object = cast("dict[str, Any]", meta).get("configs")
+    entries: object = cast("dict[str, Any]", front_matter_data).get("configs")
     if not entries:
         return []
     if not isinstance(entries, list):
@@ -67,15 +69,17 @@ def card_configs(
 
 
 def front_matter(card: str) -> str:
-    """Return the YAML between the two ``---`` lines that a card begins with; "" if
-    there are none.
+    """Return the YAML between the two ``---`` lines at the beginning of a card.
+
+    It is "" for a card without them.
     """
+    # A byte order mark may stand in front of the first line.
     lines = card.removeprefix("\ufeff").splitlines()
     if not lines or lines[0].rstrip() != _FENCE:
         return ""
-    for number, line in enumerate(lines[1:], start=1):
+    for line_number, line in enumerate(lines[1:], start=1):
         if line.rstrip() == _FENCE:
-            return "\n".join(lines[1:number])
+            return "\n".join(lines[1:line_number])
     return ""
 
 
@@ -100,20 +104,26 @@ def layout_by_card(
     subsets: dict[str, Splits] = {}
     defaults: list[str] = []
     for entry in configs:
-        name = str(entry["config_name"])
+        # 1. Paths of a subset are relative to its folder, which `data_dir` may name.
+        subset_name = str(entry["config_name"])
         folder = str(entry.get("data_dir") or "").removeprefix("./").strip("/")
         prefix = f"{folder}/" if folder else ""
-        paths_inside = [
-            path.removeprefix(prefix) for path in paths if path.startswith(prefix)
-        ]
+        paths_inside: list[str] = []
+        for path in paths:
+            if path.startswith(prefix):
+                paths_inside.append(path.removeprefix(prefix))
+
+        # 2. Its splits, with paths below the card's folder again.
         splits = _splits_of_entry(entry.get("data_files"), paths_inside, repo, pattern)
-        subsets[name] = {
-            split: [prefix + path for path in files] for split, files in splits.items()
-        }
-        if name == DEFAULT or entry.get("default") or len(configs) == 1:
-            defaults.append(name)
-    # A subset is the default one by its name, by ``default: true``, or because it is
-    # the only one.
+        paths_of_split: dict[str, list[str]] = {}
+        for split, files in splits.items():
+            paths_of_split[split] = [prefix + path for path in files]
+        subsets[subset_name] = paths_of_split
+
+        # 3. A subset is the default one by its name, by ``default: true``, or because
+        #    it is the only one.
+        if subset_name == DEFAULT or entry.get("default") or len(configs) == 1:
+            defaults.append(subset_name)
     if len(defaults) > 1:
         raise _bad_card(
             repo, f"it has several default subsets: {', '.join(defaults)}", pattern
@@ -125,9 +135,7 @@ def layout_by_card(
 def _splits_of_entry(
     data_files: object, paths: Sequence[str], repo: str, pattern: str | None
 ) -> dict[str, list[str]]:
-    """Return the splits of a subset: by its ``data_files``, or by the names of its
-    files if it has none.
-    """
+    """Return the splits of a subset: by its ``data_files``, else by names of files."""
     if data_files is None:
         return splits_by_name(matches("**", paths))
     splits: dict[str, list[str]] = {}
@@ -147,8 +155,9 @@ def _all_matches(patterns: Iterable[str], paths: Sequence[str]) -> list[str]:
 def _patterns_of_splits(
     data_files: object, repo: str, pattern: str | None
 ) -> dict[str, list[str]]:
-    """Read ``data_files`` of a card: a pattern, a list of patterns, or a list of
-    {split, path}.
+    """Read ``data_files`` of a card.
+
+    Its value is a pattern, a list of patterns, or a list of {split, path}.
 
     Raises:
         ConfigError: The value has another form, names a split twice, or points outside
@@ -163,25 +172,21 @@ def _patterns_of_splits(
     patterns_of_split: dict[str, list[str]] = {}
     for item in items:
         # Each item is {split: NAME, path: pattern or list of patterns}.
-        mapping: dict[str, object] = {}
+        split_entry: dict[str, object] = {}
         if isinstance(item, dict):
-            mapping = cast("dict[str, object]", item)
-        split = mapping.get("split")
-        patterns = _texts_of(mapping.get("path"))
-        if (
-            not isinstance(split, str)
-            or not SPLIT_NAME.fullmatch(split)
-            or patterns is None
-        ):
-            raise _bad_card(
-                repo,
-                f"an entry of data_files is not {{split, path}}: {item!r:.200}",
-                pattern,
-            )
+            split_entry = cast("dict[str, object]", item)
+        split = split_entry.get("split")
+        patterns = _texts_of(split_entry.get("path"))
+        is_split = isinstance(split, str) and SPLIT_NAME.fullmatch(split) is not None
+        if not isinstance(split, str) or not is_split or patterns is None:
+            problem = f"an entry of data_files is not {{split, path}}: {item!r:.200}"
+            raise _bad_card(repo, problem, pattern)
         if split in patterns_of_split:
             raise _bad_card(
                 repo, f"split {split!r} occurs twice in data_files of a subset", pattern
             )
+        # A card describes its own repository. Another place would not be fixed by the
+        # commit.
         for path in patterns:
             if "://" in path or ".." in PurePosixPath(path).parts:
                 problem = f"it points outside the repository: {path!r}; name those files in data_files"

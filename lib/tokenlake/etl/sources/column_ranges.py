@@ -71,6 +71,8 @@ def holds_nowhere(node: Node, ranges: Ranges) -> bool:
         node: Expression in DuckDB's syntax tree.
         ranges: Statistics of the columns in the stretch.
     """
+    # Classes and types are those of DuckDB's serialized syntax tree. An expression of
+    # any other form may hold somewhere.
     match node["class"], node["type"]:
         case "CONJUNCTION", "CONJUNCTION_AND":
             return any(holds_nowhere(child, ranges) for child in node["children"])
@@ -82,9 +84,10 @@ def holds_nowhere(node: Node, ranges: Ranges) -> bool:
                 return False
             left = node["left"]
             right = node["right"]
-            return _comparison_holds_nowhere(
-                operator, left, right, ranges
-            ) or _comparison_holds_nowhere(_FLIPPED[operator], right, left, ranges)
+            # The constant may stand on either side.
+            if _comparison_holds_nowhere(operator, left, right, ranges):
+                return True
+            return _comparison_holds_nowhere(_FLIPPED[operator], right, left, ranges)
         case "BETWEEN", _:
             return _between_holds_nowhere(node, ranges)
         case "OPERATOR", "COMPARE_IN":
@@ -106,13 +109,15 @@ def holds_nowhere(node: Node, ranges: Ranges) -> bool:
 def _comparison_holds_nowhere(
     operator: str, column: Node, constant: Node, ranges: Ranges
 ) -> bool:
-    """Say whether ``column operator constant`` is surely false or null; False if the
-    sides are something else.
+    """Say whether ``column operator constant`` is surely false or null.
+
+    It is not for sides that are something else.
     """
     column_range = _range_of(column, ranges)
     value = _constant_value(constant)
     if column_range is None or value is None:
         return False
+    # A comparison with null is null, and keeps no record.
     if column_range.is_all_null:
         return True
 
@@ -126,9 +131,9 @@ def _comparison_holds_nowhere(
         high = None
     match operator:
         case "EQUAL":
-            return (low is not None and value < low) or (
-                high is not None and value > high
-            )
+            is_below = low is not None and value < low
+            is_above = high is not None and value > high
+            return is_below or is_above
         case "LESSTHAN":
             return low is not None and low >= value
         case "LESSTHANOREQUALTO":
@@ -160,32 +165,29 @@ def _between_holds_nowhere(node: Node, ranges: Ranges) -> bool:
 
 
 def _range_of(node: Node, ranges: Ranges) -> ColumnRange | None:
-    """Return the statistics of a node that is a top-level column; None for any other
-    node.
-    """
+    """Return the statistics of a node that is a top-level column; otherwise None."""
     if node["class"] != "COLUMN_REF" or len(node["column_names"]) != 1:
         return None
     return ranges.get(node["column_names"][0])
 
 
 def _constant_value(node: Node) -> Any:
-    """Return the Python value of a constant that compares exactly; None for any
-    other node.
-    """
+    """Return the Python value of a constant that compares exactly; otherwise None."""
     if node["class"] != "CONSTANT":
         return None
-    text = node["literal"]["text"]
+    literal_text = node["literal"]["text"]
     match node["literal"]["kind"]:
         case "STRING":
-            return text
+            return literal_text
         case "BOOLEAN":
-            return text.lower() == "true"
+            return literal_text.lower() == "true"
         case "INTEGER":
-            integer = int(text)
+            # DuckDB compares integers beyond 64 bits as HUGEINT or DOUBLE.
+            integer = int(literal_text)
             is_int64 = -_INT64_LIMIT <= integer < _INT64_LIMIT
             return integer if is_int64 else None
         case "NUMERIC":
-            number = float(text)
+            number = float(literal_text)
             return number if _is_float32(number) else None
         case _:
             return None
@@ -200,12 +202,11 @@ def _is_float32(number: float) -> bool:
 
 
 def _is_comparable(bound: Any, value: Any) -> bool:
-    """Say whether Python compares a bound with a constant as DuckDB compares the
-    column with it.
-    """
+    """Say whether Python compares a bound with a constant as DuckDB does."""
     if type(bound) is float:
         is_exact = type(value) is float or (
             type(value) is int and abs(value) <= _MAX_FLOAT32_INTEGER
         )
         return is_exact and not math.isnan(bound)
+    # Python would compare a bool with an int, too, and raise for a text with a number.
     return type(bound) is type(value)

@@ -38,28 +38,34 @@ Piece: TypeAlias = "tuple[pa.RecordBatch | None, pa.LargeStringArray | None]"
 _COMPUTE: Final[Any] = pc
 _ARROW: Final[Any] = pa  # the stubs do not know what from_buffers returns
 _EXTENSION_NAME: Final = b"ARROW:extension:name"
+# Positions take 8 bytes each: records that are only counted come in batches of this
+# size.
 _COUNTED_ROWS: Final = 1 << 20
 
 
 def check_names(
     file: InputFile, names: Sequence[str], wanted: Sequence[str] = ()
 ) -> None:
-    """Raise DamagedFileError unless all columns have different names, and the wanted
-    ones are there.
-    """
-    repeated = sorted(name for name, count in Counter(names).items() if count > 1)
+    """Raise DamagedFileError unless columns have different names and wanted ones exist."""
+    repeated: list[str] = []
+    for column_name, count in Counter(names).items():
+        if count > 1:
+            repeated.append(column_name)
     if repeated:
-        message = f"it has several columns of the same name: {', '.join(repeated)}"
+        message = (
+            f"it has several columns of the same name: {', '.join(sorted(repeated))}"
+        )
         raise unsuitable(file, message, "write it again with different names")
-    known = frozenset(names)
-    for name in wanted:
-        if name not in known:
-            raise no_column(file, name, names)
+    existing_names = frozenset(names)
+    for column_name in wanted:
+        if column_name not in existing_names:
+            raise no_column(file, column_name, names)
 
 
 def text_path(file: InputFile, schema: pa.Schema, field: str) -> tuple[str, ...]:
-    """Return the place of a text: the name of a column, or of a column and of fields of
-    structs inside it.
+    """Return the place of a text.
+
+    It is the name of a column, or of a column and of fields of structs inside it.
 
     A name that is the whole rest of `field` comes first: ``a.b`` is the column "a.b",
     otherwise field "b" of "a".
@@ -81,24 +87,27 @@ def text_path(file: InputFile, schema: pa.Schema, field: str) -> tuple[str, ...]
     value_type: Any = column_type
     if pa.types.is_dictionary(column_type) or pa.types.is_run_end_encoded(column_type):
         value_type = column_type.value_type
+    # Storage of an extension type may be strings of another meaning, such as JSON or a
+    # UUID.
     metadata: dict[bytes, bytes] = fields[-1].metadata or {}
     extension = metadata.get(_EXTENSION_NAME)
     if extension or not _may_be_text(value_type):
-        shown = str(column_type)
+        type_description = str(column_type)
         if extension:
-            shown = f"the extension type {extension.decode(errors='replace')}"
-        message = (
-            f"column {field!r} holds {shown}, expected strings, or bytes that are UTF-8"
-        )
+            type_description = (
+                f"the extension type {extension.decode(errors='replace')}"
+            )
+        message = f"column {field!r} holds {type_description}, expected strings, or bytes that are UTF-8"
         raise unsuitable(
             file, message, "name a column of strings as content_field", column=field
         )
-    return tuple(part.name for part in fields)
+    return tuple(path_field.name for path_field in fields)
 
 
 def _may_be_text(value_type: Any) -> bool:
-    """Say whether values are strings, or bytes that may be text: Parquet's strings
-    without annotation.
+    """Say whether values are strings, or bytes that may be text.
+
+    Strings of Parquet without annotation are bytes.
     """
     types = pa.types
     is_binary = types.is_binary(value_type) or types.is_large_binary(value_type)
@@ -122,9 +131,9 @@ def _fields_at(fields: list[Any], path: str) -> list[Any]:
             members = [
                 field.type.field(index) for index in range(field.type.num_fields)
             ]
-            rest = _fields_at(members, path[len(prefix) :])
-            if rest:
-                return [field, *rest]
+            inner_fields = _fields_at(members, path[len(prefix) :])
+            if inner_fields:
+                return [field, *inner_fields]
     return []
 
 
@@ -137,32 +146,35 @@ def pick(batch: pa.RecordBatch, path: tuple[str, ...]) -> Any:
 
 
 def as_text(column: Any) -> pa.LargeStringArray:
-    """Return strings or bytes of any kind as large_string with offset 0 over their
-    own bytes alone; not validated.
+    """Return strings or bytes of any kind as large_string with offset 0; not validated.
+
+    The array lies over its own bytes alone.
     """
     if pa.types.is_fixed_size_binary(column.type):
         column = column.cast(pa.large_binary())
     text = column.cast(pa.large_string(), safe=False)
     if not len(text):
         return no_text()
-    validity, offsets_buffer, data = text.buffers()
+    validity, offsets_buffer, text_bytes = text.buffers()
     offsets = np.frombuffer(offsets_buffer, np.int64, len(text) + 1, 8 * text.offset)
+    # A slice refers to the buffers of the whole column: a copy has its own.
     if text.offset or offsets[0]:
         return pa.concat_arrays([text])
     # Only the bytes of these texts are kept.
-    if data is None:
-        data = pa.py_buffer(b"")
-    if data.size != offsets[-1]:
-        data = data.slice(0, int(offsets[-1]))
+    if text_bytes is None:
+        text_bytes = pa.py_buffer(b"")
+    if text_bytes.size != offsets[-1]:
+        text_bytes = text_bytes.slice(0, int(offsets[-1]))
         return _ARROW.LargeStringArray.from_buffers(
-            len(text), offsets_buffer, data, validity
+            len(text), offsets_buffer, text_bytes, validity
         )
     return text
 
 
 def all_utf8(text: pa.LargeStringArray) -> bool:
-    """Say whether all texts are valid UTF-8; like `is_utf8`, but twice as fast on short
-    ones.
+    """Say whether all texts are valid UTF-8.
+
+    It is like `is_utf8`, but twice as fast on short texts.
 
     They are if their bytes as a whole are valid and none begins in the middle of a
     character. The array's offset must be 0, and its offsets in order and within its
@@ -171,11 +183,13 @@ def all_utf8(text: pa.LargeStringArray) -> bool:
     if not len(text):
         return True
     buffers: Any = text.buffers()
-    offsets, data = string_buffers(text)
+    offsets, all_bytes = string_buffers(text)
     if not is_utf8(text_over(offsets[[0, -1]], buffers[2])):
         return False
-    starts = offsets[1:-1]
-    first_bytes = data[starts[starts < offsets[-1]]]
+    # Bytes 10xxxxxx continue a character. A text that begins with one was cut out of
+    # it.
+    text_starts = offsets[1:-1]
+    first_bytes = all_bytes[text_starts[text_starts < offsets[-1]]]
     return not (first_bytes & 0xC0 == 0x80).any()
 
 
@@ -190,10 +204,14 @@ def counted_records(
         weight: Function of the rows so far that returns the input bytes read since the
             last call.
     """
-    for start in range(0, count, _COUNTED_ROWS):
-        stop = min(start + _COUNTED_ROWS, count)
-        positions = np.arange(first_row + start, first_row + stop, dtype=np.int64)
-        yield Parsed(text=None, positions=positions, bad=(), bytes_read=weight(stop))
+    for batch_start in range(0, count, _COUNTED_ROWS):
+        batch_end = min(batch_start + _COUNTED_ROWS, count)
+        positions = np.arange(
+            first_row + batch_start, first_row + batch_end, dtype=np.int64
+        )
+        yield Parsed(
+            text=None, positions=positions, bad=(), bytes_read=weight(batch_end)
+        )
 
 
 def numbered(
@@ -216,9 +234,9 @@ def numbered(
     def number(piece: Piece) -> Parsed:
         nonlocal rows_done
         rows, text = piece
-        start = first_row + rows_done
+        piece_start = first_row + rows_done
         rows_done += _piece_rows(rows, text)
-        return column_records(rows, text, start, weight(rows_done), limit)
+        return column_records(rows, text, piece_start, weight(rows_done), limit)
 
     # Unlike a loop's variable, `map` keeps no piece alive.
     return map(number, pieces)
@@ -227,6 +245,8 @@ def numbered(
 def _piece_rows(rows: pa.RecordBatch | None, text: pa.LargeStringArray | None) -> int:
     """Return the number of rows of a piece."""
     if text is not None:
+        # A piece has at least one of the two, except in a batch of which nothing is
+        # wanted.
         return len(text)
     return 0 if rows is None else rows.num_rows
 
@@ -250,18 +270,18 @@ def column_records(
         bytes_read: Number of input bytes that count as read with them.
         limit: Largest size of a text in bytes; a longer one is not usable.
     """
-    count = _piece_rows(rows, text)
-    positions = np.arange(first_row, first_row + count, dtype=np.int64)
+    row_count = _piece_rows(rows, text)
+    positions = np.arange(first_row, first_row + row_count, dtype=np.int64)
 
     # 1. Rows with strings that cannot be decoded are taken out.
     bad: list[BadLine] = []
     if rows is not None:
         column_of_row = _undecodable_rows(rows)
-        for row, name in sorted(column_of_row.items()):
-            fault = Fault("invalid_utf8", f"column {name!r} is not valid UTF-8")
+        for row, column_name in sorted(column_of_row.items()):
+            fault = Fault("invalid_utf8", f"column {column_name!r} is not valid UTF-8")
             bad.append(BadLine(first_row + row, None, fault, b""))
         if column_of_row:
-            is_good = ~np.isin(np.arange(count), list(column_of_row))
+            is_good = ~np.isin(np.arange(row_count), list(column_of_row))
             positions = positions[is_good]
             rows = rows.filter(mask_of(is_good))
             if text is not None:
@@ -290,9 +310,7 @@ def column_records(
 def _unusable_texts(
     text: pa.LargeStringArray, limit: int
 ) -> Iterator[tuple[int, Fault, bytes]]:
-    """Yield the index of each text that cannot be used, its fault and its first
-    bytes.
-    """
+    """Yield the index of each text that cannot be used, its fault and first bytes."""
     # Nearly always all texts are usable, which is seen at once. Otherwise suspects are
     # judged one by one.
     is_all_utf8 = all_utf8(text)
@@ -319,30 +337,30 @@ def _unusable_texts(
 
 def _first_bytes(text: pa.LargeStringArray, row: int) -> bytes:
     """Return the first 64 KiB of a text."""
-    offsets, data = string_buffers(text)
-    return data[
+    offsets, all_bytes = string_buffers(text)
+    return all_bytes[
         offsets[row] : min(offsets[row + 1], offsets[row] + RAW_LIMIT)
     ].tobytes()
 
 
 def _undecodable_rows(rows: pa.RecordBatch) -> dict[int, str]:
-    """Return the index of each row that holds a string that is not UTF-8, with the
-    name of its column.
-    """
+    """Return the index of each row with a string that is not UTF-8, and its column."""
     column_of_row: dict[int, str] = {}
-    for name, column in zip(rows.schema.names, rows.columns, strict=True):
+    for column_name, column in zip(rows.schema.names, rows.columns, strict=True):
         if is_utf8(column):
             continue
+        # The rows of a bad column are tested one by one: bad records are rare.
         for row in range(len(column)):
             if not is_utf8(column.take(pa.array([row]))):
-                column_of_row[row] = name
+                column_of_row[row] = column_name
     return column_of_row
 
 
 @contextmanager
 def reading(file: InputFile, where: str) -> Generator[None]:
-    """Turn errors of Arrow, and every ValueError, raised inside the block into
-    DamagedFileError.
+    """Turn errors that are raised inside the block into DamagedFileError.
+
+    These are the errors of Arrow, and every ValueError.
 
     Args:
         file: The file that is read.

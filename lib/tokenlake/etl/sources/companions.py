@@ -1,5 +1,6 @@
-"""Files that belong to data files: an index of records, borders of documents, a
-description of a folder.
+"""Files that belong to data files, such as an index of records.
+
+They also hold borders of documents, or the description of a folder.
 
 ``a.idx`` belongs to ``a.bin`` of Megatron, ``index.json`` to all chunks of litdata in
 its folder. Such a file is an input like any other: it is listed, hashed and recorded.
@@ -24,8 +25,9 @@ if TYPE_CHECKING:
 
 
 def companions_beside(paths: Iterable[str], source_type: SourceType | None) -> set[str]:
-    """Return the companions of local files that exist, so that a data file may be named
-    alone.
+    """Return the companions of local files that exist.
+
+    With them a data file may be named alone in `data_files`.
 
     Args:
         paths: Absolute paths of the files.
@@ -36,6 +38,7 @@ def companions_beside(paths: Iterable[str], source_type: SourceType | None) -> s
     existing: set[str] = set()
     if facts is None:
         return existing
+    # Many files of a folder share a companion: each path is tested once.
     looked_up: set[str] = set()
     for path in paths:
         for companion in facts.companions:
@@ -48,8 +51,7 @@ def companions_beside(paths: Iterable[str], source_type: SourceType | None) -> s
 
 
 def choosing_with_companions(select: Select, source_type: SourceType | None) -> Select:
-    """Return a function that chooses files as `select` does, and their companions with
-    them.
+    """Return a function that chooses files as `select` does, and their companions.
 
     The names of companions say no split: ``index.json`` belongs to all chosen files of
     its folder.
@@ -63,16 +65,18 @@ def choosing_with_companions(select: Select, source_type: SourceType | None) -> 
         return select
 
     def choose(entry: FilesEntry, source: ResolvedSource) -> Choice:
-        companions = {path for path in entry.paths if facts.companion(path)}
-        data_paths = [path for path in entry.paths if path not in companions]
-        if not companions or not data_paths:
+        # The companions are put aside, and only data files are chosen. A folder of
+        # companions alone has none: `select` then says what is missing.
+        companion_paths = {path for path in entry.paths if facts.companion(path)}
+        data_paths = [path for path in entry.paths if path not in companion_paths]
+        if not companion_paths or not data_paths:
             return select(entry, source)
         choice = select(replace(entry, paths=data_paths), source)
         chosen_companions: set[str] = set()
         for path in choice.paths:
             for companion in facts.companions:
                 companion_path = _name_beside(path, companion, facts)
-                if companion_path in companions:
+                if companion_path in companion_paths:
                     chosen_companions.add(companion_path)
         return replace(choice, paths=[*choice.paths, *sorted(chosen_companions)])
 
@@ -98,6 +102,7 @@ def with_companions(
         return
     files = list(files)
     file_of_path = {file.path: file for file in files}
+    # A source may name a companion itself. It is listed as a file without records.
     for file in files:
         if file.companion:
             yield file
@@ -108,35 +113,33 @@ def with_companions(
             if companion_path in file_of_path:
                 companions.append(file_of_path[companion_path])
             elif companion in facts.needs:
-                name = companion_path.rpartition("/")[2]
+                companion_name = companion_path.rpartition("/")[2]
                 raise SourceNotFoundError(
-                    f"{file.url}: its index {name!r} is not among the files of the source; a file of {file.format} is "
-                    "read by its index. Put it beside the file, or name the folder in data_files",
+                    f"{file.url}: its index {companion_name!r} is not among the files of the source; "
+                    f"a file of {file.format} is read by its index. Put it beside the file, or name the folder in "
+                    "data_files",
                     got=file.path,
                 )
         yield replace(file, companions=tuple(companions))
 
 
 def _facts_of(source_type: SourceType | None) -> FormatFacts | None:
-    """Return the facts of a format whose files have companions; None for other
-    types.
-    """
-    if (
-        source_type is None
-        or source_type == "hub"
-        or not FORMATS[source_type].companions
-    ):
+    """Return the facts of a format whose files have companions; None for other types."""
+    if source_type is None or source_type == "hub":
         return None
-    return FORMATS[source_type]
+    facts = FORMATS[source_type]
+    return facts if facts.companions else None
 
 
 def _name_beside(path: str, companion: str, facts: FormatFacts) -> str:
     """Return the path of a companion of a data file."""
-    folder, separator, name = path.rpartition("/")
+    folder, separator, file_name = path.rpartition("/")
+    # A companion is named by its folder (``index.json``), or by its data file (``.idx``
+    # beside ``.bin``).
     if not companion.startswith("."):
         return f"{folder}{separator}{companion}"
     for extension in facts.prose:
-        if name.endswith(extension):
-            name = name.removesuffix(extension)
+        if file_name.endswith(extension):
+            file_name = file_name.removesuffix(extension)
             break
-    return f"{folder}{separator}{name}{companion}"
+    return f"{folder}{separator}{file_name}{companion}"

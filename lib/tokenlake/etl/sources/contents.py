@@ -1,5 +1,4 @@
-"""Files that are whole, but hold something else than their names say: their content,
-and the remedy.
+"""Files that are whole, but hold something else than their names say, and remedies.
 
 A download that failed leaves an HTML page under the name of the data. A repository that
 was cloned without its large files leaves pointers. Spreadsheets write UTF-16. None of
@@ -58,8 +57,7 @@ class Content(NamedTuple):
 
 
 def encoding_of(head: bytes) -> str | None:
-    """Return the name of the encoding of 16 or 32 bits in which a file is written, None
-    for another encoding.
+    """Return the encoding of a file in 16 or 32 bits; None for another one.
 
     Without a byte order mark it is recognized by the zero bytes beside characters of
     ASCII.
@@ -67,24 +65,26 @@ def encoding_of(head: bytes) -> str | None:
     Args:
         head: First bytes of the file.
     """
-    for mark, name in _MARKS:
-        if head.startswith(mark):
-            return name
-    for name, width, place in _UNMARKED_ENCODINGS:
-        if _is_encoded(head, width, place):
-            return name
+    # A byte order mark decides. Without one, the zero bytes of ASCII characters do.
+    for byte_order_mark, encoding in _MARKS:
+        if head.startswith(byte_order_mark):
+            return encoding
+    for encoding, width, byte_index in _UNMARKED_ENCODINGS:
+        if _is_encoded(head, width, byte_index):
+            return encoding
     return None
 
 
 def _is_encoded(head: bytes, width: int, place: int) -> bool:
-    """Return whether the first characters, of `width` bytes each, are ASCII with
-    zeros beside the byte at `place`.
+    """Say whether the first characters are ASCII, each in `width` bytes.
+
+    All bytes of a character are zeros except the one at `place`.
     """
-    count = min(len(head) // width, _CHECKED_CHARACTERS)
-    if count < _MIN_CHARACTERS:
+    character_count = min(len(head) // width, _CHECKED_CHARACTERS)
+    if character_count < _MIN_CHARACTERS:
         return False
-    for start in range(0, count * width, width):
-        character = head[start : start + width]
+    for character_start in range(0, character_count * width, width):
+        character = head[character_start : character_start + width]
         other_bytes = character[:place] + character[place + 1 :]
         if not 0 < character[place] < 128 or any(other_bytes):
             return False
@@ -92,8 +92,10 @@ def _is_encoded(head: bytes, width: int, place: int) -> bool:
 
 
 def content_of(head: bytes) -> Content | None:
-    """Return the content of a file that begins with `head`, if it is one of the
-    known mistakes; otherwise None.
+    """Return the content of a file that begins with a known mistake; None otherwise.
+
+    Args:
+        head: First bytes of the file.
     """
     encoding = encoding_of(head)
     if encoding is not None:
@@ -101,29 +103,32 @@ def content_of(head: bytes) -> Content | None:
             f"convert it, for example with `iconv -f {encoding} -t UTF-8 OLD > NEW`"
         )
         return Content(f"it is encoded in {encoding}, expected UTF-8", remedy)
-    text = head.removeprefix(_UTF8_MARK).lstrip(_SPACE)
-    if text.startswith(_LFS):
+    # Pages and messages may begin with blank lines.
+    visible_bytes = head.removeprefix(_UTF8_MARK).lstrip(_SPACE)
+    if visible_bytes.startswith(_LFS):
         remedy = "fetch the file itself with `git lfs pull`, or download it from the repository's website"
         return Content("it is a pointer file of Git LFS, not the file itself", remedy)
-    if _ANNEX.match(text):
+    if _ANNEX.match(visible_bytes):
         return Content(
             "it is a pointer file of git-annex, not the file itself",
             "fetch it with `git annex get`",
         )
-    if _HTML.match(text):
+    if _HTML.match(visible_bytes):
         remedy = "open it to read the server's message, and download the file again"
         return Content(
             "it is an HTML page, which a website sends instead of a file", remedy
         )
-    if _XML.match(text):
+    if _XML.match(visible_bytes):
         remedy = "open it to read the message: a failed download from a storage service is XML"
         return Content("it is an XML document", remedy)
     return None
 
 
 def check_records(file: InputFile, head: bytes) -> None:
-    """Raise UnsuitableFileError if a file of records in text begins like one of the
-    known mistakes.
+    """Check that a file of records in text does not begin with a known mistake.
+
+    Raises:
+        UnsuitableFileError: It does.
 
     Args:
         file: The file.
@@ -139,8 +144,7 @@ def check_records(file: InputFile, head: bytes) -> None:
 def wrong_magic(
     data: InputBytes, magic: bytes, name: str
 ) -> UnsuitableFileError | None:
-    """Return the error for a file that does not begin with the magic bytes of its
-    format; None if it does.
+    """Return the error for a file without the magic bytes of its format, or None.
 
     Args:
         data: The open file.
@@ -148,15 +152,16 @@ def wrong_magic(
         name: Name of the format.
     """
     file = data.file
-    head = data.pread(HEAD_BYTES, 0)
-    if magic.startswith(head) or head.startswith(magic):
+    first_bytes = data.pread(HEAD_BYTES, 0)
+    # A file that is shorter than its magic is cut, which its reader reports as damage.
+    if magic.startswith(first_bytes) or first_bytes.startswith(magic):
         return None
-    content = content_of(head)
+    content = content_of(first_bytes)
     if content is not None:
         return unsuitable(file, content.problem, content.remedy)
-    if _is_text(head):
-        begin = head[:_SHOWN_BYTES].decode("utf-8", "replace")
-        problem = f"it is text and no {name}: it begins with {begin!r}"
+    if _is_text(first_bytes):
+        shown_text = first_bytes[:_SHOWN_BYTES].decode("utf-8", "replace")
+        problem = f"it is text and no {name}: it begins with {shown_text!r}"
         return unsuitable(
             file, problem, "give it the extension of its format, such as .jsonl or .csv"
         )
@@ -166,9 +171,11 @@ def wrong_magic(
 def _is_text(head: bytes) -> bool:
     """Say whether the first bytes of a file are printable UTF-8."""
     try:
-        text = head.decode()
+        decoded_text = head.decode()
     except UnicodeDecodeError as error:
         if error.start < len(head) - 3:  # not a character that is cut at the end
             return False
-        text = head[: error.start].decode()
-    return all(character.isprintable() or character in "\t\r\n" for character in text)
+        decoded_text = head[: error.start].decode()
+    return all(
+        character.isprintable() or character in "\t\r\n" for character in decoded_text
+    )

@@ -1,5 +1,6 @@
-"""CSV and TSV as RFC 4180 describes them: a header, cells of text, quotes where they
-are needed.
+"""CSV and TSV as RFC 4180 describes them.
+
+A file is a header and records of cells of text, with quotes where they are needed.
 
 Every cell stays the text it is: nothing is taken for a number, a date or a null, and an
 empty cell is the empty string. Rows have as many cells as the header. Blank lines are
@@ -42,6 +43,7 @@ from tokenlake.etl.sources.where import Predicate
 
 # The arrays that are made of it stay in the processor's cache.
 _BLOCK_BYTES: Final = 1 << 22
+# A small limit of records must not lead to tiny blocks.
 _MIN_BLOCK_BYTES: Final = 64 << 10
 _ARROW: Final[Any] = pa
 
@@ -59,6 +61,7 @@ def read_csv(
     """
     file = part.file
     delimiter = want.delimiter
+    # Without a setting the extension decides between a tab and a comma.
     if not delimiter:
         delimiter = "\t" if file.format == "tsv" else ","
     if len(delimiter) != 1 or not delimiter.isascii() or delimiter in '"\r\n\0':
@@ -104,7 +107,7 @@ class _Table:
         self._stream = stream
         self._column_count = len(header)
         self._text = want.text
-        # Of the columns that are wanted as rows.
+        # Columns that are wanted as rows; None where only the text is wanted.
         self._names: tuple[str, ...] | None = None
         columns_to_read: list[str] = []
         if want.columns != ():
@@ -136,8 +139,10 @@ class _Table:
                 "each of these records has as many cells as the header"
             )
 
-        count = len(columns[self._columns_to_read[0]]) + len(faults)
-        self._next_row += count
+        # Positions count bad records, too, so that a repaired file keeps the positions
+        # of the others.
+        record_count = len(columns[self._columns_to_read[0]]) + len(faults)
+        self._next_row += record_count
         rows = None
         if self._names is not None:
             schema = pa.schema([(name, pa.large_string()) for name in self._names])
@@ -146,7 +151,9 @@ class _Table:
         return Parsed(
             text=None if self._text is None else columns[self._text],
             rows=rows,
-            positions=np.delete(np.arange(first_row, first_row + count), list(faults)),
+            positions=np.delete(
+                np.arange(first_row, first_row + record_count), list(faults)
+            ),
             bad=self._bad_lines(block, faults, first_row),
             normalized={
                 "bom": int(block.has_bom),
@@ -154,33 +161,37 @@ class _Table:
                 "blank_line": split.blank,
             },
             bytes_read=block.bytes_read,
+            # A predicate or step can find a record unusable later, which is then
+            # reported as a bad record of this block.
             as_bad=lambda position, fault: self._bad_lines(
                 block, {position - first_row: fault}, first_row
             )[0],
         )
 
     def _judge_records(self, block: CsvBlock) -> tuple[dict[int, Fault], pa.Buffer]:
-        """Return the faults of the bad records by their index in the block, and the
-        bytes of the good ones.
-        """
+        """Return the faults of bad records by index, and the bytes of good ones."""
         faults: dict[int, Fault] = {}
         good_records: list[bytearray] = []
         records = self._stream.records_of(block)
-        for index, record in enumerate(records):
+        for record_index, record in enumerate(records):
             fault = fault_of_record(
                 block.data, record, self._column_count, self._stream.limit
             )
             if fault is None:
                 good_records.append(block.data[record.start : record.stop])
             else:
-                faults[index] = fault
+                faults[record_index] = fault
+        # Without a fault nothing is copied: pyarrow reads the cells from the buffer of
+        # the block.
         if not faults:
             return faults, pa.py_buffer(block.data).slice(0, block.split.size)
         return faults, pa.py_buffer(b"\n".join([*good_records, b""]))
 
     def _read_columns(self, data: pa.Buffer) -> dict[str, pa.LargeStringArray] | None:
-        """Return the wanted cells of records whose quotes are right; None if a
-        record has too many or too few.
+        """Return the wanted cells of records whose quotes are right.
+
+        Returns:
+            Column to its cells; None if a record has too many or too few cells.
         """
         if not data.size:
             return {name: no_text() for name in self._columns_to_read}
@@ -204,15 +215,21 @@ class _Table:
             return ()
         bad: list[BadLine] = []
         records = self._stream.records_of(block)
-        line = block.lines_before + 1
-        counted = 0  # bytes in which newlines were counted
-        for index, fault in faults.items():
-            record = records[index]
-            line += block.data.count(b"\n", counted, record.start)
-            counted = record.start
-            raw = bytes(
+        # Faults name the line in the file. Newlines are counted from one bad record to
+        # the next.
+        line_number = block.lines_before + 1
+        counted_bytes = 0  # bytes in which newlines were counted
+        for record_index, fault in faults.items():
+            record = records[record_index]
+            line_number += block.data.count(b"\n", counted_bytes, record.start)
+            counted_bytes = record.start
+            raw_bytes = bytes(
                 block.data[record.start : min(record.stop, record.start + RAW_LIMIT)]
             )
-            fault_with_line = replace(fault, detail=f"{fault.detail} (line {line})")
-            bad.append(BadLine(first_row + index, None, fault_with_line, raw))
+            fault_with_line = replace(
+                fault, detail=f"{fault.detail} (line {line_number})"
+            )
+            bad.append(
+                BadLine(first_row + record_index, None, fault_with_line, raw_bytes)
+            )
         return tuple(bad)

@@ -1,5 +1,4 @@
-"""Cells of CSV records as Arrow columns, and the checks that a record must pass before
-its cells are read.
+"""Cells of CSV records as Arrow columns, and checks that come before.
 
 pyarrow reads the cells, but silently accepts CSV that the standard forbids. It is
 therefore given only records whose quotes and carriage returns were checked before
@@ -40,10 +39,12 @@ def read_cells(
         cells than the file has columns.
     """
     # Names of columns may be anything; pyarrow is given their indices as names.
-    names = [str(index) for index in range(column_count)]
+    all_names = [str(index) for index in range(column_count)]
     wanted_names = [str(index) for index in wanted]
+    # One block holds all the bytes, so that pyarrow needs no second thread and never
+    # cuts a record.
     read_options = _CSV.ReadOptions(
-        column_names=names, use_threads=False, block_size=data.size + 1
+        column_names=all_names, use_threads=False, block_size=data.size + 1
     )
     parse_options = _CSV.ParseOptions(delimiter=delimiter, newlines_in_values=True)
     convert_options = _CSV.ConvertOptions(
@@ -55,6 +56,8 @@ def read_cells(
         table = _CSV.read_csv(
             _ARROW.BufferReader(data), read_options, parse_options, convert_options
         )
+    # The only error of pyarrow that is left after the checks: a record with another
+    # number of cells.
     except pa.ArrowInvalid:
         return None
     return [concat(column.chunks or [no_text()]) for column in table.columns]
@@ -72,13 +75,16 @@ def fault_of_record(
         column_count: Number of columns of the file.
         limit: Largest size of a record in bytes.
     """
-    size = record.stop - record.start
-    if size > limit:
+    # Checks come in a fixed order, so that a record with several faults always has the
+    # same reason.
+    record_bytes = record.stop - record.start
+    if record_bytes > limit:
         return Fault(
-            "record_too_long", f"the row has {size} bytes, max_record_bytes is {limit}"
+            "record_too_long",
+            f"the row has {record_bytes} bytes, max_record_bytes is {limit}",
         )
-    raw = memoryview(data)[record.start : record.stop]
-    if not is_utf8_bytes(raw, size):
+    raw_record = memoryview(data)[record.start : record.stop]
+    if not is_utf8_bytes(raw_record, record_bytes):
         return Fault("invalid_utf8", "the row is not valid UTF-8")
     if data.find(b"\0", record.start, record.stop) >= 0:
         return _NUL_BYTE

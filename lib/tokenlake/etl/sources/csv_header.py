@@ -1,6 +1,4 @@
-"""The header of a CSV file: the names of its columns, and the mistakes that are
-recognized in it.
-"""
+"""The header of a CSV file: column names, and the mistakes recognized in it."""
 
 from __future__ import annotations
 
@@ -45,39 +43,46 @@ def read_header(
         return ()
     # 1. The record of the header, which must be a good one.
     record = block.split.records[0]
-    line = block.lines_before + block.data.count(b"\n", 0, record.start) + 1
+    line_number = block.lines_before + block.data.count(b"\n", 0, record.start) + 1
     if record.cells > MAX_COLUMNS:
         raise unsuitable(
             file,
-            f"its header (line {line}) has {record.cells} columns, more than {MAX_COLUMNS}",
+            f"its header (line {line_number}) has {record.cells} columns, more than {MAX_COLUMNS}",
             "keep fewer columns, or write the rows as JSON",
-            line=line,
+            line=line_number,
         )
     fault = fault_of_record(block.data, record, record.cells, want.max_record_bytes)
     if fault is not None:
-        message = f"its header (line {line}) cannot be used: {fault.detail}"
-        raise unsuitable(file, message, "correct the header", line=line)
+        message = f"its header (line {line_number}) cannot be used: {fault.detail}"
+        raise unsuitable(file, message, "correct the header", line=line_number)
 
     # 2. Its cells are the names of the columns.
     header = pa.py_buffer(bytes(block.data[: block.split.size]))
     cells = read_cells(header, delimiter, record.cells, range(record.cells))
     names = tuple(str(cell[0]) for cell in cells or ())
-    repeated = sorted(name for name, count in Counter(names).items() if count > 1)
+    repeated: list[str] = []
+    for name, count in Counter(names).items():
+        if count > 1:
+            repeated.append(name)
     if repeated:
-        message = f"its header names columns twice: {', '.join(map(repr, repeated))}"
-        raise unsuitable(file, message, "give its columns different names", line=line)
-    _check_delimiter(file, names, want, delimiter, line)
-    _check_wanted_columns(file, names, want, delimiter, line)
+        message = (
+            f"its header names columns twice: {', '.join(map(repr, sorted(repeated)))}"
+        )
+        raise unsuitable(
+            file, message, "give its columns different names", line=line_number
+        )
+    _check_delimiter(file, names, want, delimiter, line_number)
+    _check_wanted_columns(file, names, want, delimiter, line_number)
     return names
 
 
 def _check_delimiter(
     file: InputFile, names: Sequence[str], want: Want, delimiter: str, line: int
 ) -> None:
-    """Raise UnsuitableFileError if a header of one column seems to be several, between
-    another delimiter.
+    """Raise UnsuitableFileError if one column seems to be several.
 
-    A delimiter that the configuration declares is taken for right.
+    The header then has one name with another common delimiter in it. A delimiter that
+    the configuration declares is taken for right.
     """
     if len(names) != 1 or want.delimiter is not None:
         return
@@ -85,10 +90,9 @@ def _check_delimiter(
     header = names[0]
     likely: str | None = None
     for candidate in _COMMON_DELIMITERS:
-        is_in_header = candidate != delimiter and candidate in header
-        if is_in_header and (
-            likely is None or header.count(candidate) > header.count(likely)
-        ):
+        if candidate == delimiter or candidate not in header:
+            continue
+        if likely is None or header.count(candidate) > header.count(likely):
             likely = candidate
     if likely is not None:
         raise unsuitable(
@@ -103,12 +107,12 @@ def _check_wanted_columns(
     file: InputFile, names: Sequence[str], want: Want, delimiter: str, line: int
 ) -> None:
     """Raise UnsuitableFileError if a wanted column is missing."""
-    wanted = list(want.names(names))
+    wanted_names = list(want.names(names))
     if want.text is not None:
-        wanted.append(want.text)
-    known = frozenset(names)
-    for name in wanted:
-        if name not in known:
+        wanted_names.append(want.text)
+    existing_names = frozenset(names)
+    for name in wanted_names:
+        if name not in existing_names:
             raise _missing_column(file, name, names, want, delimiter, line)
 
 
@@ -120,8 +124,9 @@ def _missing_column(
     delimiter: str,
     line: int,
 ) -> UnsuitableFileError:
-    """Return the error for a column that is missing, or that another delimiter would
-    separate from its neighbours.
+    """Return the error for a missing column.
+
+    The column may be one that another delimiter would separate from its neighbours.
     """
     likely = _delimiter_beside(name, names, delimiter)
     if likely is not None:
@@ -134,15 +139,11 @@ def _missing_column(
 
 
 def _delimiter_beside(name: str, names: Sequence[str], delimiter: str) -> str | None:
-    """Return a delimiter that would split one of the names of a header so that
-    `name` is a column; None for none.
-    """
+    """Return a delimiter that would make `name` a column of the header; None for none."""
     for cell in names:
         for candidate in _COMMON_DELIMITERS:
-            if (
-                candidate != delimiter
-                and candidate in cell
-                and name in cell.split(candidate)
-            ):
+            if candidate == delimiter or candidate not in cell:
+                continue
+            if name in cell.split(candidate):
                 return candidate
     return None

@@ -1,5 +1,6 @@
-"""Blocks of CSV in which every quote and carriage return is right, found with numpy at
-the speed of memory.
+"""Check that every quote and carriage return of a CSV block is right.
+
+The check is done with numpy, at the speed of memory.
 
 Nearly every block passes this check, and is then read without being split into records.
 
@@ -38,8 +39,9 @@ _ARROW: Final[Any] = pa
 def counts_if_strict(
     data: bytearray, size: int, delimiter: int, *, is_final: bool
 ) -> CsvSplit | None:
-    """Return the counts of the whole records in a block; None unless every quote and
-    carriage return is right.
+    """Return the counts of the whole records in a block.
+
+    They are None unless every quote and carriage return is right.
 
     Args:
         data: Buffer that begins with the block.
@@ -47,6 +49,8 @@ def counts_if_strict(
         delimiter: Byte between cells.
         is_final: Whether the file ends with the block.
     """
+    # A block that is not the last one of its file ends within a record, which the next
+    # block begins with. It is left out here.
     quotes = _places_of(np.frombuffer(data, np.uint8, size), QUOTE)
     if not is_final:
         size = _end_of_last_record(data, size, quotes)
@@ -56,7 +60,7 @@ def counts_if_strict(
 
     # Quotes: even ones open, odd ones close.
     view = np.frombuffer(data, np.uint8, size)
-    last = size - 1
+    last_byte = size - 1
     may_stand_beside = np.zeros(256, np.bool_)
     may_stand_beside[[delimiter, NEWLINE, QUOTE]] = True
     opening = quotes[0::2]
@@ -66,7 +70,7 @@ def counts_if_strict(
     if not (may_stand_beside[view[opening - 1]] | (opening == 0)).all():
         return None
     may_stand_beside[RETURN] = True
-    if not may_stand_beside[view[np.minimum(closing + 1, last)]].all():
+    if not may_stand_beside[view[np.minimum(closing + 1, last_byte)]].all():
         return None
 
     # Carriage returns. Nearly no file has any, and `find` sees that at the speed of
@@ -74,7 +78,7 @@ def counts_if_strict(
     returns = quotes[:0]
     if data.find(b"\r", 0, size) >= 0:
         returns = _outside_quotes(_places_of(view, RETURN), quotes)
-    if not (view[np.minimum(returns + 1, last)] == NEWLINE).all():
+    if not (view[np.minimum(returns + 1, last_byte)] == NEWLINE).all():
         return None
 
     # A blank line is an end of line ("\n" or "\r\n") at the beginning of the block, or
@@ -82,24 +86,28 @@ def counts_if_strict(
     double_newlines = _outside_quotes(
         _places_of_pair(view[:-1], view[1:], NEWLINE), quotes
     )
-    blank = len(double_newlines) + int(data.startswith(b"\n"))
-    blank += int(np.count_nonzero((view[returns - 1] == NEWLINE) | (returns == 0)))
-    return CsvSplit(size, _count_newlines(view), len(returns), blank)
+    blank_lines = len(double_newlines) + int(data.startswith(b"\n"))
+    blank_lines += int(
+        np.count_nonzero((view[returns - 1] == NEWLINE) | (returns == 0))
+    )
+    return CsvSplit(size, _count_newlines(view), len(returns), blank_lines)
 
 
 def _end_of_last_record(data: bytearray, size: int, quotes: Int64s) -> int:
-    """Return the end of the last whole record, 0 if there is none.
+    """Return the end of the last whole record, 0 without one.
 
     An even number of quotes stands before the end of a record. If the number is odd,
     that newline lies in a cell in quotes: no newline of this cell ends a record, nor
     one before a double quote in it.
     """
-    end = data.rfind(b"\n", 0, size) + 1
-    quotes_before = int(np.searchsorted(quotes, end))
+    # The cell in quotes that holds the newline is skipped as a whole: the search
+    # continues before its opening quote.
+    record_end = data.rfind(b"\n", 0, size) + 1
+    quotes_before = int(np.searchsorted(quotes, record_end))
     while quotes_before % 2:
-        end = data.rfind(b"\n", 0, int(quotes[quotes_before - 1])) + 1
-        quotes_before = int(np.searchsorted(quotes, end))
-    return end
+        record_end = data.rfind(b"\n", 0, int(quotes[quotes_before - 1])) + 1
+        quotes_before = int(np.searchsorted(quotes, record_end))
+    return record_end
 
 
 def _is_utf8(data: bytearray, size: int) -> bool:
@@ -108,10 +116,12 @@ def _is_utf8(data: bytearray, size: int) -> bool:
 
 def _count_newlines(view: npt.NDArray[np.uint8]) -> int:
     """Return the number of newlines, inside of quotes too."""
-    total = 0
-    for start in range(0, len(view), _CHUNK_BYTES):
-        total += int(np.count_nonzero(view[start : start + _CHUNK_BYTES] == NEWLINE))
-    return total
+    newline_count = 0
+    for chunk_start in range(0, len(view), _CHUNK_BYTES):
+        newline_count += int(
+            np.count_nonzero(view[chunk_start : chunk_start + _CHUNK_BYTES] == NEWLINE)
+        )
+    return newline_count
 
 
 def _places_of(view: npt.NDArray[np.uint8], byte: int) -> Int64s:
@@ -122,23 +132,30 @@ def _places_of(view: npt.NDArray[np.uint8], byte: int) -> Int64s:
 def _places_of_pair(
     view: npt.NDArray[np.uint8], following: npt.NDArray[np.uint8] | None, byte: int
 ) -> Int64s:
-    """Return int64[n], the offsets at which a byte is in `view`, and in `following`
-    as well if that is given.
+    """Return the offsets of a byte, int64[n].
+
+    Args:
+        view: Bytes to search.
+        following: Bytes that must have the byte at the same offset as well; None for no
+            such condition.
+        byte: The byte.
     """
+    # Both masks are made in the same memory for every chunk: the allocation would cost
+    # more than the comparison.
     scratch = np.empty((2, min(_CHUNK_BYTES, len(view))), np.bool_)
-    places: list[Int64s] = []
-    for start in range(0, len(view), _CHUNK_BYTES):
-        chunk = view[start : start + _CHUNK_BYTES]
+    byte_offsets: list[Int64s] = []
+    for chunk_start in range(0, len(view), _CHUNK_BYTES):
+        chunk = view[chunk_start : chunk_start + _CHUNK_BYTES]
         is_byte = np.equal(chunk, byte, out=scratch[0, : len(chunk)])
         if following is not None:
-            next_chunk = following[start : start + _CHUNK_BYTES]
+            next_chunk = following[chunk_start : chunk_start + _CHUNK_BYTES]
             is_byte &= np.equal(next_chunk, byte, out=scratch[1, : len(chunk)])
-        places.append(np.flatnonzero(is_byte) + start)
-    return np.concatenate([*places, np.zeros(0, np.int64)])
+        byte_offsets.append(np.flatnonzero(is_byte) + chunk_start)
+    return np.concatenate([*byte_offsets, np.zeros(0, np.int64)])
 
 
 def _outside_quotes(places: Int64s, quotes: Int64s) -> Int64s:
-    """Return the places before which an even number of quotes stands."""
+    """Return the offsets before which an even number of quotes stands."""
     if not len(places):
         return places
     return places[np.searchsorted(quotes, places) % 2 == 0]

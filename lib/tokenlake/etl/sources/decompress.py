@@ -1,5 +1,4 @@
-"""The bytes of ``.bz2`` and ``.xz`` files, by the decompressors of the standard
-library.
+"""The bytes of ``.bz2`` and ``.xz`` files, decompressed by the standard library.
 
 Arrow has none for xz, and its own for bzip2 fails at a stream of no bytes that another
 stream follows.
@@ -52,16 +51,20 @@ class StreamReader:
 
     def read(self, size: int) -> bytes:
         """Return up to `size` bytes, at least one before the end, none there."""
+        # A stream that just began or ended gives no bytes, which would look like the
+        # end of the file.
         while size:
             if self._stream is None and not self._begin_stream():
                 return b""
-            data = self._decompressed(size)
-            if data:
-                return data
+            chunk = self._decompressed(size)
+            if chunk:
+                return chunk
         return b""
 
     def _begin_stream(self) -> bool:
         """Begin the next stream; return whether there is one."""
+        # Padding follows streams of xz alone. A file of bzip2 has none between its
+        # streams.
         if self._kind == "xz":
             self._skip_padding()
         self._rest = self._rest or self._compressed.read(_READ_BYTES)
@@ -77,18 +80,20 @@ class StreamReader:
 
     def _skip_padding(self) -> None:
         """Pass over the zero bytes behind a stream, which are no data."""
-        padding = 0
+        # The format requires a multiple of four zero bytes, so that a stray byte is an
+        # error.
+        padding_bytes = 0
         while True:
             self._rest = self._rest or self._compressed.read(_READ_BYTES)
             stripped = self._rest.lstrip(b"\0")
-            padding += len(self._rest) - len(stripped)
+            padding_bytes += len(self._rest) - len(stripped)
             is_at_end = not self._rest
             self._rest = stripped
             if stripped or is_at_end:
                 break
-        if padding % _XZ_PADDING_UNIT:
+        if padding_bytes % _XZ_PADDING_UNIT:
             raise lzma.LZMAError(
-                f"{padding} zero bytes follow a stream, expected a multiple of {_XZ_PADDING_UNIT}"
+                f"{padding_bytes} zero bytes follow a stream, expected a multiple of {_XZ_PADDING_UNIT}"
             )
 
     def _decompressed(self, size: int) -> bytes:
@@ -102,8 +107,9 @@ class StreamReader:
             compressed = self._compressed.read(_READ_BYTES)
             if not compressed:
                 raise EOFError("the file ends within a stream")
-        data = stream.decompress(compressed, size)
+        # Bytes behind the end of the stream begin the next one, or its padding.
+        chunk = stream.decompress(compressed, size)
         if stream.eof:
             self._rest = stream.unused_data
             self._stream = None
-        return data
+        return chunk

@@ -12,8 +12,9 @@ from tokenlake.etl.sources.saved_layout import STATE, ReadText, is_saved, saved_
 def without_descriptions(
     paths: Sequence[str], every: Iterable[str], read: ReadText
 ) -> list[str]:
-    """Return the paths that are data: not those of files that describe a dataset, nor
-    of files beside saved rows.
+    """Return the paths that are data.
+
+    Files that describe a dataset, and files beside saved rows, are no data.
 
     Args:
         paths: Paths of files whose names say that they are data.
@@ -23,22 +24,28 @@ def without_descriptions(
     Raises:
         ConfigError: A saved dataset cannot be used.
     """
+    # Names of the files in each folder, by which a saved dataset is recognized.
     names_of_folder: dict[str, set[str]] = {}
     for path in every:
-        folder, _, name = path.rpartition("/")
-        names_of_folder.setdefault(folder, set()).add(name)
+        folder, _, file_name = path.rpartition("/")
+        names_of_folder.setdefault(folder, set()).add(file_name)
     # Folders that `datasets` saved, with the names of the files that hold their rows.
     row_files_of_folder: dict[str, set[str]] = {}
     for folder, names in names_of_folder.items():
         if is_saved(names):
-            state = f"{folder}/{STATE}".lstrip("/")
-            row_files_of_folder[folder] = set(saved_files(read(state), state))
+            state_path = f"{folder}/{STATE}".lstrip("/")
+            row_files_of_folder[folder] = set(saved_files(read(state_path), state_path))
     data_paths: list[str] = []
+    # A README.md may be a document of a corpus. It describes a dataset only if it has
+    # front matter.
     for path in paths:
-        folder, _, name = path.rpartition("/")
-        if folder in row_files_of_folder and name not in row_files_of_folder[folder]:
+        folder, _, file_name = path.rpartition("/")
+        if (
+            folder in row_files_of_folder
+            and file_name not in row_files_of_folder[folder]
+        ):
             continue
-        is_card = name == CARD and front_matter(read(path)) != ""
-        if name not in DESCRIPTIONS and not is_card:
+        is_card = file_name == CARD and front_matter(read(path)) != ""
+        if file_name not in DESCRIPTIONS and not is_card:
             data_paths.append(path)
     return data_paths

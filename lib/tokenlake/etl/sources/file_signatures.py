@@ -1,6 +1,4 @@
-"""Binary formats, recognized by the first bytes of a file, and checked against its
-name.
-"""
+"""Binary formats, recognized by first bytes of a file and checked against its name."""
 
 from __future__ import annotations
 
@@ -15,6 +13,8 @@ from tokenlake.etl.sources.inputs import InputFile
 
 SIGNATURE_BYTES: Final = 16
 """Number of bytes by which a binary format is recognized."""
+# Each pattern is as long as the magic bytes of its format allow: text must not look
+# like a compressed stream by chance.
 _SIGNATURES: Final[dict[str, re.Pattern[bytes]]] = {
     "gzip": re.compile(rb"\x1f\x8b\x08"),
     "zstd": re.compile(rb"\x28\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18"),
@@ -35,42 +35,47 @@ _ENDINGS: Final[dict[str, str]] = {
 
 
 def kind_of(head: bytes) -> str | None:
-    """Return the binary format that begins with `head` (16 bytes), None for any
-    other.
-    """
-    for name, signature in _SIGNATURES.items():
+    """Return the binary format that begins with `head` (16 bytes), None for any other."""
+    for format_name, signature in _SIGNATURES.items():
         if signature.match(head):
-            return name
+            return format_name
     return None
 
 
 def check_plain(data: InputBytes) -> None:
-    """Raise UnsuitableFileError if a file that is named as uncompressed text is
-    something else.
+    """Check that a file named as uncompressed text is text.
+
+    Raises:
+        UnsuitableFileError: Its first bytes are those of something else.
     """
     file = data.file
     if file.compression is not None or not file.facts.textual:
         return
-    head = data.pread(HEAD_BYTES, 0)
-    kind = kind_of(head)
-    if kind is not None:
-        raise _misnamed(file, kind, f"uncompressed {file.format}")
-    check_records(file, head)
+    first_bytes = data.pread(HEAD_BYTES, 0)
+    binary_format = kind_of(first_bytes)
+    if binary_format is not None:
+        raise _misnamed(file, binary_format, f"uncompressed {file.format}")
+    check_records(file, first_bytes)
 
 
 def check_compressed(file: InputFile, head: bytes) -> None:
-    """Raise DamagedFileError unless `head` begins a stream of the compression that
-    the extension says.
+    """Check that a file begins with a stream of the compression in its name.
+
+    Raises:
+        DamagedFileError: The file is empty.
+        UnsuitableFileError: It begins with something else.
     """
-    kind = kind_of(head)
-    named = str(file.compression)
+    binary_format = kind_of(head)
+    named_compression = str(file.compression)
     if not head:
-        raise damaged(file, f"it is empty, not even an empty {named} stream")
-    if kind is None:
-        problem = f"it is no {named} stream, although its name indicates it"
+        raise damaged(
+            file, f"it is empty, not even an empty {named_compression} stream"
+        )
+    if binary_format is None:
+        problem = f"it is no {named_compression} stream, although its name indicates it"
         raise unsuitable(file, problem, "remove that extension if it is not compressed")
-    if kind != named:
-        raise _misnamed(file, kind, named)
+    if binary_format != named_compression:
+        raise _misnamed(file, binary_format, named_compression)
 
 
 def _misnamed(file: InputFile, kind: str, named: str) -> Exception:

@@ -1,5 +1,6 @@
-"""The state of a local file, by which a change of it is noticed: (inode, mtime_ns,
-ctime_ns).
+"""The state of a local file, by which a change of it is noticed.
+
+It is (inode, mtime_ns, ctime_ns).
 """
 
 from __future__ import annotations
@@ -10,8 +11,9 @@ from typing import NamedTuple, Self, TypeAlias, final
 
 @final
 class FileStat(NamedTuple):
-    """Fields of :func:`os.stat` that differ between two states of a local file, under
-    their names there.
+    """Fields of :func:`os.stat` that differ between two states of a local file.
+
+    They have their names there.
 
     Attributes:
         st_dev: Device that the file is on.
@@ -30,9 +32,13 @@ class FileStat(NamedTuple):
     @classmethod
     def of(cls, path: str) -> Self:
         """Return the present state of a file; OSError if there is no file."""
-        stat = os.stat(path)  # noqa: PTH116 - no Path per file
+        file_stat = os.stat(path)  # noqa: PTH116 - no Path per file
         return cls(
-            stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns
+            file_stat.st_dev,
+            file_stat.st_ino,
+            file_stat.st_size,
+            file_stat.st_mtime_ns,
+            file_stat.st_ctime_ns,
         )
 
 
@@ -40,9 +46,7 @@ Stat: TypeAlias = os.stat_result | FileStat
 
 
 def state(stat: Stat) -> tuple[int, int, int]:
-    """Return (inode, mtime_ns, ctime_ns), which differ between two states of a local
-    file.
-    """
+    """Return (inode, mtime_ns, ctime_ns), which differ between states of a local file."""
     return stat.st_ino, stat.st_mtime_ns, stat.st_ctime_ns
 
 

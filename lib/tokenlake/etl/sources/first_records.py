@@ -1,6 +1,4 @@
-"""The first records of a source, and the columns of its files, read before a plan is
-made.
-"""
+"""The first records of a source and the columns of its files, read before planning."""
 
 from __future__ import annotations
 
@@ -29,22 +27,25 @@ _THREADS: Final = 4  # that open files
 def first_rows(
     source: ResolvedSource, files: Sequence[InputFile], count: int = 16
 ) -> Rows:
-    """Return up to `count` of the first records that can be read, of the first files;
-    maybe none.
+    """Return up to `count` of the first records that can be read, maybe none.
 
     Raises:
         SourceError: A file cannot be read.
     """
     for file in islice((file for file in files if not file.companion), _FILES):
-        rows = _first_rows_of_file(source, file, count)
-        if len(rows):
-            return rows
+        first_records = _first_rows_of_file(source, file, count)
+        if len(first_records):
+            return first_records
     return Rows(objects=[])
 
 
 def _first_rows_of_file(source: ResolvedSource, file: InputFile, count: int) -> Rows:
     """Return up to `count` of the first records of a file that can be read."""
+    # Bad records are skipped here, and predicates ignored: a preview must not fail
+    # before the build that would report them.
     lenient = replace(source, on_bad_record="quarantine", where=None)
+    # The smallest range that a format allows: one row group or batch, the records of
+    # one range, or the file, of which only the first blocks are read.
     part = FileRange(file=file, start=0, stop=file.size, weight=file.size)
     if file.has_blocks:
         part = split_file(file, 1, source.storage_options)[0]
@@ -60,8 +61,7 @@ def _first_rows_of_file(source: ResolvedSource, file: InputFile, count: int) -> 
 def columns_of_files(
     source: ResolvedSource, files: Sequence[InputFile]
 ) -> list[frozenset[str]]:
-    """Return the names of the columns of each of the files that have columns (Parquet,
-    Arrow).
+    """Return the column names of each file that has columns (Parquet, Arrow).
 
     Raises:
         SourceError: A file cannot be read.

@@ -1,13 +1,10 @@
-"""Format and compression of a file by its name, and the globs and ranges in which
-names are given.
-"""
+"""Format and compression of a file by its name, and globs and ranges of names."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
 from functools import lru_cache
-from itertools import takewhile
 from pathlib import PurePath
 from typing import Final, Literal
 
@@ -60,8 +57,9 @@ def compression_of(name: str) -> Compression | None:
 
 
 def inner_extension(name: str) -> str:
-    """Return the extension before a compression's: ``.jsonl`` for ``a.jsonl.gz``;
-    lower case, "" if there is none.
+    """Return the extension before a compression's: ``.jsonl`` for ``a.jsonl.gz``.
+
+    It is in lower case, and "" if there is none.
     """
     _, extension = _parse_ending(_ending(name))
     return extension
@@ -80,8 +78,9 @@ def _ending(name: str) -> str:
 
 @lru_cache(1024)  # a listing may have a hundred thousand names, of few endings
 def _parse_ending(ending: str) -> tuple[Compression | None, str]:
-    """Return the compression that an ending names, and the extension before it, in
-    lower case.
+    """Return the compression that an ending names, and the extension before it.
+
+    The extension is in lower case.
     """
     path = PurePath(f"_{ending}")
     compression = _COMPRESSION_OF_EXTENSION.get(path.suffix.lower())
@@ -98,6 +97,8 @@ def belongs(name: str, wanted: SourceType | None) -> bool:
         wanted: Type that the source sets, None for none.
     """
     named_format = format_of(name)
+    # Without a type every known format is taken. With one, files of its format, its
+    # companions, and files that only by their extension are another format.
     if wanted is None:
         return named_format is not None
     if wanted not in FORMATS:
@@ -143,12 +144,12 @@ def format_for(name: str, shown: str, wanted: SourceType | None) -> Format:
             "Decompress it first.",
             file=shown,
         )
-    is_of_ids = FORMATS[file_format].tokens and not FORMATS[file_format].companion(name)
-    if (
-        is_of_ids
-        and compression
-        and not (file_format == "mds" and compression == "zstd")
-    ):
+    # Ids are read at any place, which a stream of compressed bytes does not allow. MDS
+    # is an exception: its shards are decompressed as a whole.
+    facts = FORMATS[file_format]
+    is_of_ids = facts.tokens and not facts.companion(name)
+    is_compressed_mds = file_format == "mds" and compression == "zstd"
+    if is_of_ids and compression and not is_compressed_mds:
         raise ConfigError(
             f"{shown}: compressed as a whole ({compression}); files of {file_format} are read at any place. Decompress "
             "it first.",
@@ -168,20 +169,22 @@ def nothing_known(
         wanted: Type that the source sets, None for none.
         entry: Entry of `data_files`.
     """
+    # Three sentences: the problem, the extensions that the folder holds, and those that
+    # are read.
     extensions = "Known"
     if names is not None:
         endings: set[str] = set()
         for name in names:
             path = PurePath(name)
             endings.add(path.suffix or path.name)
-        shown = ", ".join(sorted(endings)[:_SHOWN_NAMES]) or "nothing"
-        extensions = f"It holds {shown}; known"
-    kind = f"of type {wanted}" if wanted else "with a known extension"
+        shown_extensions = ", ".join(sorted(endings)[:_SHOWN_NAMES]) or "nothing"
+        extensions = f"It holds {shown_extensions}; known"
+    file_kind = f"of type {wanted}" if wanted else "with a known extension"
     known_extensions: Iterable[str] = KNOWN_EXTENSIONS
     if wanted in FORMATS and FORMATS[wanted].tokens:
         known_extensions = FORMATS[wanted].prose
     return SourceNotFoundError(
-        f"data_files: no file {kind} in {where}. {extensions} extensions are "
+        f"data_files: no file {file_kind} in {where}. {extensions} extensions are "
         f"{', '.join(known_extensions)}. List files with other names one by one, or by a glob, and set `type`.",
         got=entry,
     )
@@ -199,6 +202,8 @@ def not_found(
         names: Names that it has; None where they are not to be shown.
         more: Last sentence of the message.
     """
+    # A name that was mistyped is proposed. Otherwise the message shows names of the
+    # folder.
     known_names = sorted(names or ())
     similar = nearest(name, known_names)
     near: list[str] = []
@@ -208,18 +213,19 @@ def not_found(
     elif names is None:
         hint = f"{folder!r} has no {name!r}."
     else:
-        shown = ", ".join(known_names[:_SHOWN_NAMES])
+        shown_names = ", ".join(known_names[:_SHOWN_NAMES])
         if len(known_names) > _SHOWN_NAMES:
-            shown += ", ..."
-        hint = f"{folder!r} holds: {shown or 'nothing'}."
+            shown_names += ", ..."
+        hint = f"{folder!r} holds: {shown_names or 'nothing'}."
     return SourceNotFoundError(
         f"data_files: nothing matches {entry!r}. {hint}{more}", got=entry, near=near
     )
 
 
 def expand_braces(entry: str) -> list[str]:
-    """Return the names that an entry stands for: ``data-{0..3}.parquet`` four,
-    ``{train,test}.jsonl`` two.
+    """Return the names that an entry stands for.
+
+    ``data-{0..3}.parquet`` stands for four, ``{train,test}.jsonl`` for two.
 
     Both ends of a range belong to it. If one is written with a leading zero, all
     numbers have as many digits. Unlike a glob this lists nothing, so that it also names
@@ -248,23 +254,24 @@ def expand_braces(entry: str) -> list[str]:
 
 def _choices(braces: re.Match[str]) -> list[str]:
     """Return the texts that a range or a list in braces stands for."""
-    first, last, listed = braces.groups()
+    first_number, last_number, listed = braces.groups()
     if listed is not None:
         return listed.split(",")
-    low = int(first)
-    high = int(last)
-    if high < low:
+    smallest = int(first_number)
+    largest = int(last_number)
+    if largest < smallest:
         raise ConfigError(
             f"data_files: {braces[0]} decreases, must be a range from a smaller to a larger number"
         )
-    if high - low >= _MAX_NAMES:
+    if largest - smallest >= _MAX_NAMES:
         raise ConfigError(
             f"data_files: {braces[0]} expands to more than {_MAX_NAMES} names; use a folder or a glob"
         )
-    width = 0
-    if _has_leading_zero(first) or _has_leading_zero(last):
-        width = max(len(first), len(last))
-    return [f"{number:0{width}}" for number in range(low, high + 1)]
+    # A leading zero fixes the number of digits, as in a shell.
+    digit_count = 0
+    if _has_leading_zero(first_number) or _has_leading_zero(last_number):
+        digit_count = max(len(first_number), len(last_number))
+    return [f"{number:0{digit_count}}" for number in range(smallest, largest + 1)]
 
 
 def _has_leading_zero(number: str) -> bool:
@@ -277,11 +284,16 @@ def has_wildcard(path: str) -> bool:
 
 
 def static_folder(pattern: str) -> str:
-    """Return the folder that all matches are in, without a slash at its end; "" for
-    the top.
+    """Return the folder that all matches are in, without a slash at its end.
+
+    It is "" for the top.
     """
-    folders = pattern.split("/")[:-1]
-    return "/".join(takewhile(lambda folder: not has_wildcard(folder), folders))
+    static_folders: list[str] = []
+    for folder in pattern.split("/")[:-1]:
+        if has_wildcard(folder):
+            break
+        static_folders.append(folder)
+    return "/".join(static_folders)
 
 
 def static_prefix(pattern: str) -> str:
@@ -304,13 +316,15 @@ def compile_glob(pattern: str) -> Callable[[str], bool]:
     Raises:
         ValueError: The text is not a valid pattern.
     """
-    # Which imports asyncio and half a dozen compressions.
+    # Imported here because it imports asyncio and half a dozen compressions.
     from fsspec.utils import glob_translate
 
     try:
         regex = re.compile(glob_translate(pattern), re.DOTALL)
     except re.error as error:
         raise ValueError(str(error)) from error
+    # A wildcard never stands for a leading dot, so that a match has exactly as many
+    # hidden parts as the pattern writes.
     hidden_in_pattern = hidden_parts(pattern)
 
     def is_match(path: str) -> bool:
@@ -323,6 +337,8 @@ def hidden_parts(path: str) -> int:
     """Return the number of hidden folders and files in a path."""
     if "/." not in path and not path.startswith("."):
         return 0
-    return sum(
-        part.startswith(".") and part not in (".", "..") for part in path.split("/")
-    )
+    hidden_count = 0
+    for path_part in path.split("/"):
+        if path_part.startswith(".") and path_part not in (".", ".."):
+            hidden_count += 1
+    return hidden_count

@@ -1,5 +1,4 @@
-"""Remembered sha256 hashes of local files, so that a second run need not read the files
-to list them.
+"""Remembered sha256 hashes of local files, so that a second run need not read them.
 
 The key consists of everything that the file system changes when a file's bytes change:
 device, inode, size, mtime and ctime. The cache is a convenience: one that is missing,
@@ -28,6 +27,8 @@ _Key: TypeAlias = tuple[int, int, int, int, int]
 # A file this fresh may change again within one clock tick.
 _FRESH_NS: Final = 2_000_000_000
 _SIGN: Final = 1 << 63
+# The primary key is all that identifies a state: an entry of an older state of a file
+# is never found, and never deleted.
 _SCHEMA: Final = (
     "CREATE TABLE IF NOT EXISTS sha256 (dev INTEGER, inode INTEGER, size INTEGER, mtime_ns INTEGER, "
     "ctime_ns INTEGER, sha256 TEXT NOT NULL, "
@@ -47,8 +48,9 @@ def default_path() -> Path:
 
 @final
 class HashCache:
-    """A table (device, inode, size, mtime, ctime) -> sha256 in one SQLite file;
-    usable from threads.
+    """A table (device, inode, size, mtime, ctime) -> sha256 in one SQLite file.
+
+    Threads may share it.
     """
 
     def __init__(self, path: str | os.PathLike[str] | None = None) -> None:
@@ -60,12 +62,14 @@ class HashCache:
         self._lock = threading.Lock()
         # None: the cache cannot be used.
         self._connection: sqlite3.Connection | None = None
+        # Every fault of the cache is ignored: a build without it only reads its files
+        # again.
         with suppress(sqlite3.Error, OSError, RuntimeError):
-            file = default_path() if path is None else Path(path)
-            file.parent.mkdir(parents=True, exist_ok=True)
+            cache_path = default_path() if path is None else Path(path)
+            cache_path.parent.mkdir(parents=True, exist_ok=True)
             # Any number of processes and threads may use the file.
             connection = sqlite3.connect(
-                file, timeout=0.2, isolation_level=None, check_same_thread=False
+                cache_path, timeout=0.2, isolation_level=None, check_same_thread=False
             )
             try:
                 # A lost entry only costs that its file is hashed again.
@@ -108,12 +112,14 @@ class HashCache:
         return hashes
 
     def put_many(self, hashes: Iterable[tuple[Stat, str]]) -> None:
-        """Remember hashes in one transaction, except those of files that changed within
-        the last two seconds.
+        """Remember hashes in one transaction.
+
+        Hashes of files that changed within the last two seconds are not remembered.
 
         Args:
             hashes: State of each file and its sha256 in hexadecimal digits.
         """
+        # Within a clock tick, a file can change without a change of its times.
         newest = time.time_ns() - _FRESH_NS
         rows: list[tuple[int | str, ...]] = []
         for stat, sha256 in hashes:
@@ -126,9 +132,7 @@ class HashCache:
                     transaction.executemany(_INSERT, rows)
 
     def close(self) -> None:
-        """Close the file; afterwards the cache returns nothing and remembers
-        nothing.
-        """
+        """Close the file; afterwards the cache returns and remembers nothing."""
         with self._lock, suppress(sqlite3.Error):
             if self._connection is not None:
                 self._connection.close()
@@ -142,8 +146,9 @@ class HashCache:
 
 
 def _key(stat: Stat) -> _Key:
-    """Return the key of a file. SQLite's integers are signed; larger inode and
-    device numbers wrap around.
+    """Return the key of a file.
+
+    Integers of SQLite are signed: larger inode and device numbers wrap around.
     """
     device = stat.st_dev
     inode = stat.st_ino

@@ -1,6 +1,4 @@
-"""The sha256 of local files, by several threads, with remembered hashes where a
-cache has them.
-"""
+"""The sha256 of local files, by several threads, with hashes from a cache."""
 
 from __future__ import annotations
 
@@ -17,6 +15,7 @@ from tokenlake.etl.sources.file_stat import FileStat
 from tokenlake.etl.sources.hash_cache import HashCache
 from tokenlake.etl.sources.listing_progress import OnProgress, ProgressMeter
 
+# Small enough that an interrupt and the progress are seen while a large file is hashed.
 _READ_BYTES: Final = 1 << 20
 # Files of one batch, which a thread hashes: handing over a file costs as much as
 # hashing a tiny one.
@@ -45,8 +44,9 @@ def hash_files(
     cache: HashCache | None,
     on_progress: OnProgress | None,
 ) -> Iterator[tuple[FoundFile, str]]:
-    """Yield every file with its sha256 in hexadecimal digits, in order, once all files
-    were found.
+    """Yield every file with its sha256 in hexadecimal digits, in order.
+
+    Nothing is yielded before all files were found.
 
     Args:
         files: The files.
@@ -78,14 +78,14 @@ def hash_files(
 def _batches(files: Iterable[FoundFile]) -> Iterator[list[FoundFile]]:
     """Yield files in batches of bounded number and size."""
     batch: list[FoundFile] = []
-    size = 0
+    batch_bytes = 0
     for file in files:
         batch.append(file)
-        size += file.stat.st_size
-        if len(batch) == _BATCH_FILES or size >= _BATCH_BYTES:
+        batch_bytes += file.stat.st_size
+        if len(batch) == _BATCH_FILES or batch_bytes >= _BATCH_BYTES:
             yield batch
             batch = []
-            size = 0
+            batch_bytes = 0
     if batch:
         yield batch
 
@@ -97,6 +97,7 @@ def _hash_batch(
     stop: Stop,
 ) -> list[tuple[FoundFile, str]]:
     """Return the files of a batch with their hashes; new hashes are remembered."""
+    # Hashes of a whole batch are looked up in one query.
     remembered: list[str | None] = [None] * len(files)
     if cache is not None:
         remembered = cache.get_many([file.stat for file in files])
@@ -121,12 +122,14 @@ def _hash_batch(
 
 
 def _hash_file(file: FoundFile, meter: ProgressMeter, stop: Stop) -> str:
-    """Return the sha256 of a file; InputChangedError unless it stays as it was
-    found.
+    """Return the sha256 of a file.
+
+    Raises:
+        InputChangedError: The file is not in the state in which it was found.
     """
     digest = hashlib.sha256()
     stat_after: FileStat | None = None
-    missing: FileNotFoundError | None = None
+    missing_error: FileNotFoundError | None = None
     # One more byte than it had: whether it grew by more is seen from its state
     # afterwards.
     bytes_left = file.stat.st_size + 1
@@ -134,22 +137,24 @@ def _hash_file(file: FoundFile, meter: ProgressMeter, stop: Stop) -> str:
         descriptor = os.open(file.path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             while bytes_left > 1 and (
-                data := os.read(descriptor, min(bytes_left, _READ_BYTES))
+                chunk := os.read(descriptor, min(bytes_left, _READ_BYTES))
             ):
                 stop.check()
-                digest.update(data)
-                meter.add(0, len(data))
-                bytes_left -= len(data)
+                digest.update(chunk)
+                meter.add(0, len(chunk))
+                bytes_left -= len(chunk)
         finally:
             os.close(descriptor)
         meter.add(1, 0)
         stat_after = FileStat.of(file.path)
     except FileNotFoundError as error:
-        missing = error
+        missing_error = error
+    # Compared after reading: a file that was written meanwhile has another time or
+    # size.
     if stat_after != file.stat:
         raise InputChangedError(
             f"{file.path}: the file changed while it was being hashed. Inputs must not change during a build; run "
             "again when the file is complete.",
             file=file.path,
-        ) from missing
+        ) from missing_error
     return digest.hexdigest()

@@ -51,30 +51,35 @@ _SHOWN_KINDS: Final = 6
 
 
 def converted_layout(paths: Sequence[str]) -> FolderLayout:
-    """Return the layout of the converted branch: ``SUBSET/SPLIT/0000.parquet``, big
-    splits in ``SPLIT-part0``.
+    """Return the layout of the converted branch.
+
+    Its paths are ``SUBSET/SPLIT/0000.parquet``, with ``SPLIT-part0`` for big splits.
     """
     subsets: dict[str, dict[str, list[str]]] = {}
     for path in paths:
-        parts = PurePosixPath(path).parts
-        if len(parts) < 3 or not path.endswith(".parquet"):
+        path_parts = PurePosixPath(path).parts
+        if len(path_parts) < 3 or not path.endswith(".parquet"):
             continue
-        subset = parts[0]
-        split = re.sub(r"-part[0-9]+$", "", parts[1])
-        if len(parts) == 4 and parts[1] == PARTIAL.rstrip("-"):  # an older form
-            split = PARTIAL + parts[2]
+        subset = path_parts[0]
+        split = re.sub(r"-part[0-9]+$", "", path_parts[1])
+        if len(path_parts) == 4 and path_parts[1] == PARTIAL.rstrip(
+            "-"
+        ):  # an older form
+            split = PARTIAL + path_parts[2]
         subsets.setdefault(subset, {}).setdefault(split, []).append(path)
-    default: str | None = None
+    # The default subset is the only one, or the one of the Hub's name for it.
+    default_subset: str | None = None
     if len(subsets) == 1:
-        (default,) = subsets
+        (default_subset,) = subsets
     elif DEFAULT in subsets:
-        default = DEFAULT
-    return FolderLayout(subsets, default, "converted")
+        default_subset = DEFAULT
+    return FolderLayout(subsets, default_subset, "converted")
 
 
 def loader_script(paths: Sequence[str], name: str) -> str | None:
-    """Return the script that old releases of `datasets` ran to load the dataset,
-    None if there is none.
+    """Return the script that old releases of `datasets` ran to load the dataset.
+
+    It is None if there is none.
     """
     script = f"{name}.py"
     return script if script in paths else None
@@ -116,6 +121,8 @@ def list_repo(client: HubClient, dataset: HubId) -> HubListing:
     paths = list(files)
     if dataset.revision == CONVERTED:
         return HubListing(repo, files, converted_layout(paths))
+    # Where the repository says nothing about subsets, saved rows of `datasets` count
+    # first, then the card, then the names of the files.
     data_paths = without_descriptions(paths, paths, repo.text)
     layout = saved_layout(data_paths, paths, repo.text)
     if layout is None:
@@ -149,8 +156,9 @@ class _Selection(NamedTuple):
 
 
 def _select_split(listing: HubListing, subset: str | None, split: str) -> _Selection:
-    """Return the files of a split; those of formats that are not read here are taken
-    from the converted branch.
+    """Return the files of a split.
+
+    Files of formats that are not read here are taken from the converted branch.
 
     Args:
         listing: Listing of the dataset.
@@ -187,12 +195,14 @@ def _converted_listing(listing: HubListing, reason: str) -> HubListing:
 
     # Nothing can be read: the message names the content of the repository, and a
     # remedy.
-    kinds = Counter(
-        PurePosixPath(path).suffix or PurePosixPath(path).name for path in listing.files
-    )
-    content = ", ".join(
-        f"{count} x {kind}" for kind, count in kinds.most_common(_SHOWN_KINDS)
-    )
+    kind_counts: Counter[str] = Counter()
+    for path in listing.files:
+        file_path = PurePosixPath(path)
+        kind_counts[file_path.suffix or file_path.name] += 1
+    kind_descriptions: list[str] = []
+    for kind, count in kind_counts.most_common(_SHOWN_KINDS):
+        kind_descriptions.append(f"{count} x {kind}")
+    content = ", ".join(kind_descriptions)
     if loader_script(list(listing.files), repo.name):
         remedy = (
             "If you trust the script, run it once with an older release of `datasets` and save the "
@@ -221,8 +231,8 @@ def _files_of_split(listing: HubListing, subset: str | None, split: str) -> _Sel
     repo = listing.repo
     # The subset that is meant.
     subsets = listing.layout.subsets
-    name = listing.layout.default if subset is None else subset
-    if name is None or name not in subsets:
+    subset_name = listing.layout.default if subset is None else subset
+    if subset_name is None or subset_name not in subsets:
         problem = "has several subsets and no default one"
         hint = ""
         if subset is not None:
@@ -234,18 +244,18 @@ def _files_of_split(listing: HubListing, subset: str | None, split: str) -> _Sel
             subsets=list(subsets),
         )
     # The files of the split.
-    splits = subsets[name]
-    place = f"{listing}, subset {name!r}"
+    splits = subsets[subset_name]
+    place_description = f"{listing}, subset {subset_name!r}"
     pattern = f"data_files: hf://datasets/{repo.id.repo}/PATTERN"
     if split not in splits:
-        raise _missing_split(repo, place, split, splits, pattern)
+        raise _missing_split(repo, place_description, split, splits, pattern)
     if not splits[split]:
         raise SourceNotFoundError(
-            f"{place}, split {split!r}: the card lists files for it, but none of them is in the repository at commit "
-            f"{repo.commit}. List the files: {pattern}",
+            f"{place_description}, split {split!r}: the card lists files for it, but none of them is in the "
+            f"repository at commit {repo.commit}. List the files: {pattern}",
             repo=repo.id.repo,
         )
-    return _Selection(listing, name, list(splits[split]))
+    return _Selection(listing, subset_name, list(splits[split]))
 
 
 def _missing_split(
@@ -261,6 +271,8 @@ def _missing_split(
         pattern: Setting that names files instead.
     """
     names = list(splits)
+    # Slices of `datasets` and partial conversions have remedies of their own. Any other
+    # name may be mistyped.
     if "[" in split:
         message = f"{place}: {split!r} is a slice; write only the split's name and use num_rows or where"
     elif PARTIAL + split in names:
@@ -277,10 +289,10 @@ def _missing_split(
 def listed(names: Iterable[str], limit: int = _SHOWN_NAMES) -> str:
     """Return names for a message, the first `limit` of them."""
     all_names = list(names)
-    shown = ", ".join(all_names[:limit])
+    shown_names = ", ".join(all_names[:limit])
     if len(all_names) > limit:
-        shown += f", ... ({len(all_names)} in all)"
-    return shown
+        shown_names += f", ... ({len(all_names)} in all)"
+    return shown_names
 
 
 class _RepoFiles(NamedTuple):
@@ -298,8 +310,7 @@ class _RepoFiles(NamedTuple):
 
 
 def list_hub(source: ResolvedSource, select: Select = choose) -> list[InputFile]:
-    """List files of datasets on the Hub, sorted by path, at commits that their URLs
-    name.
+    """List files of datasets on the Hub, sorted by path, at commits in their URLs.
 
     Entries of `data_files` are ids (of the type ``hub``), or
     ``hf://datasets/org/name[@revision]/path`` URLs of files, folders and globs. `path`
@@ -319,6 +330,7 @@ def list_hub(source: ResolvedSource, select: Select = choose) -> list[InputFile]
         MissingExtraError: `huggingface_hub` is not installed.
     """
     client = HubClient(source.storage_options)
+    # Ids have subsets and splits. URLs name files, folders and globs of a repository.
     if source.type == "hub":
         chosen = list(_files_of_ids(source, client))
     else:
@@ -352,9 +364,11 @@ def _two_revisions(source: ResolvedSource, name: str) -> ConfigError:
 
 
 def _files_of_ids(source: ResolvedSource, client: HubClient) -> Iterator[_RepoFiles]:
-    """Yield the files of each dataset that `data_files` name by id, of the source's
-    subset and split.
+    """Yield the files of each dataset that `data_files` name by id.
+
+    They are those of the source's subset and split.
     """
+    # A local path under this type is a mistake, because it looks like an id.
     for entry in source.data_files:
         if entry.startswith((".", "/", "~")) or Path(entry).exists():
             raise ConfigError(
@@ -366,9 +380,9 @@ def _files_of_ids(source: ResolvedSource, client: HubClient) -> Iterator[_RepoFi
     # Each dataset once, at one revision.
     datasets = dict.fromkeys(map(parse_id, source.data_files))
     revisions = Counter(dataset.repo for dataset in datasets)
-    for name, count in revisions.items():
+    for dataset_name, count in revisions.items():
         if count > 1:
-            raise _two_revisions(source, name)
+            raise _two_revisions(source, dataset_name)
     for dataset in datasets:
         selection = _select_split(
             list_repo(client, dataset), source.subset, source.split
@@ -388,6 +402,7 @@ def _files_of_urls(
     for url in source.data_files:
         dataset, path = parse_url(url)
         paths_of_dataset.setdefault(dataset, []).append(path.strip("/"))
+    # Each repository is listed once, however many entries name files of it.
     for dataset, paths in paths_of_dataset.items():
         repo = HubRepo(client, dataset)
         files = {file.path: file for file in repo.files()}
@@ -404,7 +419,7 @@ def _files_of_urls(
                 )
             choice = select(entry, source)
             choices.append(choice)
-            chosen_paths.update(prefix + name for name in choice.paths)
+            chosen_paths.update(prefix + chosen_path for chosen_path in choice.paths)
         note = str(repo)
         choice_notes = notes_of(choices)
         if choice_notes:
@@ -415,8 +430,9 @@ def _files_of_urls(
 def _files_entry(
     repo: HubRepo, files: Mapping[str, HubFile], path: str, source: ResolvedSource
 ) -> tuple[FilesEntry, str]:
-    """Return the files of an entry, and the prefix of their paths: their folder, with a
-    slash behind it.
+    """Return the files of an entry, and the prefix of their paths.
+
+    The prefix is their folder, with a slash behind it.
 
     Args:
         repo: The repository.
@@ -435,19 +451,27 @@ def _files_entry(
     else:
         is_folder = True
         folder = path
-        matching = [name for name in matches("**", files) if belongs(name, source.type)]
+        matching = []
+        for file_path in matches("**", files):
+            if belongs(file_path, source.type):
+                matching.append(file_path)
     prefix = f"{folder}/" if folder else ""
 
     # 2. Its data, and everything that the folder holds.
-    def read(name: str) -> str:
-        return repo.text(prefix + name)
+    def read(file_path: str) -> str:
+        return repo.text(prefix + file_path)
 
-    paths = [name.removeprefix(prefix) for name in matching if name.startswith(prefix)]
+    paths: list[str] = []
+    for file_path in matching:
+        if file_path.startswith(prefix):
+            paths.append(file_path.removeprefix(prefix))
     names: frozenset[str] = frozenset()
     if is_folder:
-        names = frozenset(
-            name.removeprefix(prefix) for name in files if name.startswith(prefix)
-        )
+        all_names: set[str] = set()
+        for file_path in files:
+            if file_path.startswith(prefix):
+                all_names.add(file_path.removeprefix(prefix))
+        names = frozenset(all_names)
         paths = without_descriptions(paths, names, read)
     entry = FilesEntry(
         written=repo.id.url(path),

@@ -21,15 +21,18 @@ _CODES_OF_GONE: Final = frozenset({"RevisionNotFound", "EntryNotFound"})
 
 @final
 class HubBytes(ReadAheadBytes):
-    """A file on the Hub. Its commit never changes; every answer is checked against
-    the planned hash all the same.
+    """A file on the Hub at a fixed commit.
+
+    A commit never changes; every answer is checked against the planned hash all the
+    same.
     """
 
     def __init__(
         self, file: InputFile, storage_options: Mapping[str, Any] | None = None
     ) -> None:
-        """Prepare reading, without a request; see :class:`HubClient` for the options
-        and errors.
+        """Prepare reading, without a request.
+
+        Options and errors are those of :class:`HubClient`.
         """
         self._client = HubClient(storage_options, retries=_READ_RETRIES)
         self._dataset, path = parse_url(file.url)
@@ -56,6 +59,7 @@ class HubBytes(ReadAheadBytes):
         dataset = self._dataset
         try:
             answer = self._client.get(self._path, span=(start, stop), what=file.url)
+        # A dataset can be deleted, or its history rewritten, while a build reads it.
         except Refused as error:
             if error.code in _CODES_OF_GONE:
                 raise changed(
@@ -79,9 +83,7 @@ class HubBytes(ReadAheadBytes):
         planned_hash = file.token.partition(":")[2]
         etag = answer.headers.get("x-linked-etag") or answer.headers.get("etag", "")
         tag = etag.removeprefix("W/").strip('"')
-        is_hash = re.fullmatch(r"[0-9a-f]+", tag) is not None and len(tag) == len(
-            planned_hash
-        )
-        if is_hash and tag != planned_hash:
+        looks_like_hash = re.fullmatch(r"[0-9a-f]+", tag) is not None
+        if looks_like_hash and len(tag) == len(planned_hash) and tag != planned_hash:
             raise changed(file, f"its hash is {tag}, planned was {planned_hash}")
         return answer.body

@@ -45,6 +45,8 @@ from tokenlake.runtime.store.redirects import (
 RETRIES: Final = 4
 """Number of times that a request is tried again."""
 
+# Request timeout, too many requests, and faults of servers and gateways: the same
+# request may succeed later.
 _PASSING_STATUS: Final = frozenset({408, 429, 500, 502, 503, 504})
 _FIRST_WAIT: Final = 0.25  # seconds; each wait is twice the one before
 # Seconds that an answer may ask for, the length of the Hub's own window.
@@ -52,12 +54,8 @@ _LONGEST_WAIT: Final = 300.0
 # No request remaining, and the seconds until there is one again.
 _SPENT: Final = re.compile(r"\br=0;t=(\d+)")
 _TIMEOUT: Final = 30.0  # seconds without a byte
-_SAFE_HEADERS: Final = (
-    "accept",
-    "accept-encoding",
-    "range",
-    "user-agent",
-)  # that are sent to another host, too
+# Headers that are sent to another host, too; a token never is.
+_SAFE_HEADERS: Final = ("accept", "accept-encoding", "range", "user-agent")
 _TRUE_VALUES: Final = frozenset({"1", "on", "yes", "true"})
 
 
@@ -77,8 +75,9 @@ class Answer:
 
 
 class Refused(Exception):
-    """The Hub refused a request. The caller knows the meaning; the exception never
-    leaves the library.
+    """The Hub refused a request.
+
+    The caller knows the meaning; the exception never leaves the library.
 
     Attributes:
         status: HTTP status.
@@ -155,8 +154,9 @@ class HubClient:
     def get(
         self, path: str, *, what: str, span: tuple[int, int] | None = None
     ) -> Answer:
-        """Request `path`, below the endpoint; after passing faults again, with growing
-        waits.
+        """Request a path below the endpoint, several times after passing faults.
+
+        Waits between attempts grow.
 
         Args:
             path: Path below the endpoint.
@@ -168,7 +168,7 @@ class HubClient:
             Refused: The Hub refuses the request (4xx); not a passing fault.
             SourceError: The Hub is offline, or still fails after the retries.
         """
-        problem = ""
+        last_problem = ""
         for attempt in range(self._retries + 1):
             headers: Mapping[str, str] = {}
             try:
@@ -177,7 +177,7 @@ class HubClient:
                     raise self._offline
                 answer = self._request(path, span)
                 headers = answer.headers
-                problem = f"status {answer.status}"
+                last_problem = f"status {answer.status}"
                 if answer.status not in _PASSING_STATUS:
                     _require_success(answer, is_part=span is not None)
                     return answer
@@ -187,12 +187,13 @@ class HubClient:
                 raise SourceError(f"{what}: {error}", endpoint=self.endpoint) from None
             except self._faults as error:
                 # In URLs of storage hosts, queries are signatures.
-                problem = scrub(f"{type(error).__name__}: {error}")
+                last_problem = scrub(f"{type(error).__name__}: {error}")
             if attempt < self._retries:
                 time.sleep(_wait(attempt, headers))
         raise SourceError(
             f"{what}: the Hub at {self.endpoint} could not be reached or did not respond correctly, after "
-            f"{self._retries + 1} attempts ({problem}). Check the connection and HF_ENDPOINT, and run again later.",
+            f"{self._retries + 1} attempts ({last_problem}). Check the connection and HF_ENDPOINT, "
+            "and run again later.",
             endpoint=self.endpoint,
         )
 
@@ -222,24 +223,26 @@ class HubClient:
                     # A server that ignores ranges would send the whole file, however
                     # large it is.
                     is_whole_file = span is not None and response.status_code == 200
-                    body = b"" if is_whole_file else _body(response)
-                    return Answer(response.status_code, answer_headers, body)
-            target = urljoin(url, answer_headers.pop("location", ""))
-            _require_redirect(url, target)
-            if HttpOrigin.of(target) != HttpOrigin.of(url):
+                    body_bytes = b"" if is_whole_file else _body(response)
+                    return Answer(response.status_code, answer_headers, body_bytes)
+            redirect_url = urljoin(url, answer_headers.pop("location", ""))
+            _require_redirect(url, redirect_url)
+            # Another host gets neither the token nor a cookie.
+            if HttpOrigin.of(redirect_url) != HttpOrigin.of(url):
                 headers = {
                     name: value
                     for name, value in headers.items()
                     if name.lower() in _SAFE_HEADERS
                 }
-            url = target
+            url = redirect_url
         raise RedirectRefusedError(
             f"the server redirects more than {MOST_REDIRECTS} times"
         )
 
     def download(self, dataset: HubId, path: str, cache_dir: str | Path | None) -> Path:
-        """Return a file of a dataset in the cache of `huggingface_hub`, downloaded if
-        it is not in the cache yet.
+        """Return a file of a dataset in the cache of `huggingface_hub`.
+
+        It is downloaded if it is not in the cache yet.
 
         Args:
             dataset: The dataset.
@@ -255,7 +258,7 @@ class HubClient:
             raise offline(f"{dataset}: {path}")
         download: Any = hf_hub_download  # its stub does not know all types of a token
         try:
-            file = download(
+            cached_path = download(
                 dataset.repo,
                 path,
                 repo_type="dataset",
@@ -264,7 +267,7 @@ class HubClient:
                 token=self._token,
                 endpoint=self.endpoint,
             )
-            return Path(file)
+            return Path(cached_path)
         except self._faults as error:
             raise SourceError(
                 f"{dataset}: {path} cannot be downloaded ({type(error).__name__}: {scrub(str(error))})",
@@ -274,8 +277,9 @@ class HubClient:
 
 @contextmanager
 def _answering(request: AbstractContextManager[Any]) -> Generator[Any]:
-    """Send a request and yield its response, whose headers must come within
-    :data:`rates.ANSWER_SECONDS`.
+    """Send a request and yield its response.
+
+    Its headers must come within :data:`rates.ANSWER_SECONDS`.
 
     The HTTP library bounds only the time without a byte. A thread therefore waits for
     the headers, and is left behind with the connection of a server that sends them byte
@@ -291,6 +295,7 @@ def _answering(request: AbstractContextManager[Any]) -> Generator[Any]:
             response.set_exception(error)
             return
         response.set_result(answer)
+        # The caller does not take an answer after it gave up, so it is closed here.
         if given_up.is_set():
             request.__exit__(None, None, None)
 
@@ -307,9 +312,7 @@ def _answering(request: AbstractContextManager[Any]) -> Generator[Any]:
 
 
 def _require_success(answer: Answer, *, is_part: bool) -> None:
-    """Raise Refused unless the Hub sent the file, or the part of it that was
-    requested.
-    """
+    """Raise Refused unless the Hub sent the file, or the requested part of it."""
     if answer.status >= 400:
         code = answer.headers.get("x-error-code", "")
         raise Refused(answer.status, code, answer.headers.get("x-error-message", ""))
@@ -323,29 +326,31 @@ def _require_success(answer: Answer, *, is_part: bool) -> None:
 
 def _body(response: Any) -> bytes:
     """Return the body of an answer; SlowServerError where it comes too slowly."""
-    body = bytearray()
+    body_bytes = bytearray()
     floor = RateFloor()
-    begin = time.monotonic()
+    chunk_start = time.monotonic()
+    # The rate is measured for each chunk, so that a server that trickles bytes is given
+    # up, however long the time without a byte may be.
     for chunk in response.iter_bytes():
-        end = time.monotonic()
-        floor.add(len(chunk), end - begin)
-        body += chunk
-        begin = end
-    return bytes(body)
+        chunk_end = time.monotonic()
+        floor.add(len(chunk), chunk_end - chunk_start)
+        body_bytes += chunk
+        chunk_start = chunk_end
+    return bytes(body_bytes)
 
 
 def _require_redirect(source: str, target: str) -> None:
-    """Refuse a redirect of a public Hub to an address that is not public; one of a
-    private Hub may keep files anywhere.
+    """Refuse a redirect of a public Hub to an address that is not public.
+
+    A private Hub may keep files anywhere.
 
     The hosts that hold the Hub's files are not in the list of allowed inputs, which
     names datasets.
     """
     before = HttpOrigin.of(source)
     after = HttpOrigin.of(target)
-    if after.scheme not in ("http", "https") or (
-        before.scheme == "https" and after.scheme == "http"
-    ):
+    is_downgrade = before.scheme == "https" and after.scheme == "http"
+    if after.scheme not in ("http", "https") or is_downgrade:
         raise RedirectRefusedError(
             f"the server redirects from {before.scheme} to {after.scheme}"
         )
@@ -395,9 +400,9 @@ def _headers(token: str | bool | None) -> Mapping[str, str]:
         raise ConfigError(
             "storage_options.token: true requires a saved login, but there is none"
         ) from error
-    if any(
-        not value.isascii() or not value.isprintable() for value in headers.values()
-    ):
+    for value in headers.values():
+        if value.isascii() and value.isprintable():
+            continue
         # The HTTP library would name the header's value in its own message.
         raise ConfigError(
             "the token for the Hub contains characters that tokens never have (perhaps a line end)"
@@ -412,10 +417,12 @@ def _wait(attempt: int, headers: Mapping[str, str]) -> float:
         attempt: Number of attempts before this one.
         headers: Headers of the answer, which may ask for a time.
     """
+    # The answer may state the seconds in two ways. Otherwise the wait doubles, with
+    # some chance in it, so that many workers do not come back at once.
     seconds = headers.get("retry-after", "")
     if not seconds.isdigit():
-        spent = _SPENT.search(headers.get("ratelimit", ""))
-        seconds = spent.group(1) if spent else ""
+        spent_match = _SPENT.search(headers.get("ratelimit", ""))
+        seconds = spent_match.group(1) if spent_match else ""
     if seconds:
         return min(float(seconds), _LONGEST_WAIT)
     return _FIRST_WAIT * 2**attempt * random.uniform(0.75, 1.25)
@@ -446,10 +453,12 @@ def refusal(
             revision=dataset.revision,
         )
     if error.code == "GatedRepo":
-        whose = "this token has no access" if with_token else "no token was given"
+        access_clause = "no token was given"
+        if with_token:
+            access_clause = "this token has no access"
         message = (
-            f"{dataset} is gated: its files are only for users with granted access, and {whose}. Request access at "
-            f"{page}, then log in with `hf auth login` or set HF_TOKEN."
+            f"{dataset} is gated: its files are only for users with granted access, and {access_clause}. "
+            f"Request access at {page}, then log in with `hf auth login` or set HF_TOKEN."
         )
     elif error.status == 401 and with_token and error.code != "RepoNotFound":
         message = (
@@ -457,18 +466,19 @@ def refusal(
             "auth login`, or correct HF_TOKEN or storage_options.token."
         )
     elif error.code == "RepoNotFound" or error.status in (401, 404):
-        whose = (
-            "the token may have no access to it" if with_token else "no token was given"
-        )
+        access_clause = "no token was given"
+        if with_token:
+            access_clause = "the token may have no access to it"
         return SourceNotFoundError(
-            f"the Hub has no {dataset}, or it is private and {whose}. Check the spelling at {page}; for a private "
-            "dataset log in with `hf auth login` or set HF_TOKEN. (Local files are read without `type: "
+            f"the Hub has no {dataset}, or it is private and {access_clause}. Check the spelling at {page}; for a "
+            "private dataset log in with `hf auth login` or set HF_TOKEN. (Local files are read without `type: "
             "huggingface`.)",
             repo=dataset.repo,
         )
     else:
-        said = f", {error.said!r}" if error.said else ""
+        hub_message = f", {error.said!r}" if error.said else ""
         message = (
-            f"{dataset}: the Hub refuses it (status {error.status} {error.code}{said})"
+            f"{dataset}: the Hub refuses it "
+            f"(status {error.status} {error.code}{hub_message})"
         )
     return SourceError(message, repo=dataset.repo)

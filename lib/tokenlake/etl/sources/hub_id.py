@@ -1,5 +1,6 @@
-"""Names of datasets on the Hub: ids such as ``org/name@revision``, and
-``hf://datasets/...`` URLs.
+"""Names of datasets on the Hub: ids and ``hf://datasets/...`` URLs.
+
+An id is ``org/name`` or ``org/name@revision``.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ PREFIX: Final = "hf://datasets/"
 CONVERTED: Final = "refs/convert/parquet"
 """Branch to which the Hub converts a dataset, as Parquet."""
 
+# Abbreviations of revisions that may be written in a configuration.
 _SHORT: Final = {"~parquet": CONVERTED}
 _ID: Final = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 # A branch in a URL has its slashes escaped, but the Hub's own references may stand as
@@ -53,6 +55,7 @@ def parse_id(entry: str) -> HubId:
         ConfigError: The entry has another form.
     """
     repo, at_sign, revision = entry.removeprefix(PREFIX).rstrip("/").partition("@")
+    # In a URL the slashes of a branch are escaped. An id is written as it is.
     if entry.startswith(PREFIX):
         revision = unquote(revision)
     is_revision = (
@@ -68,20 +71,20 @@ def parse_id(entry: str) -> HubId:
 
 
 def parse_url(url: str) -> tuple[HubId, str]:
-    """Split ``hf://datasets/org/name@revision/path`` into the dataset and the path in
-    it.
+    """Split ``hf://datasets/org/name@revision/path`` into the dataset and the path.
 
     Raises:
         ConfigError: The URL has another form.
     """
-    match = _URL.fullmatch(url)
-    if match is None:
+    url_match = _URL.fullmatch(url)
+    if url_match is None:
         raise ConfigError(
             f"data_files: {url!r}: expected hf://datasets/org/name/path or hf://datasets/org/name@revision/path "
             "(models and spaces contain no datasets)",
             got=url,
         )
-    repo, at_sign, revision, path = match.groups()
+    repo, at_sign, revision, path = url_match.groups()
+    # Such a part could lead out of the dataset where the Hub's server resolves it.
     if path and any(part in (".", "..") for part in path.split("/")):
         raise ConfigError(
             f"data_files: {url!r} has a part '.' or '..'; write the path without it",

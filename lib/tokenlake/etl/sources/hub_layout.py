@@ -1,6 +1,4 @@
-"""Subsets and splits of a repository on the Hub: by its card, else by the names of
-its files.
-"""
+"""Subsets and splits of a repository on the Hub, by its card or names of files."""
 
 from __future__ import annotations
 
@@ -13,8 +11,7 @@ from tokenlake.etl.sources.split_names import splits_by_name
 
 
 def layout_of(paths: Sequence[str], card: str | None, repo: str) -> FolderLayout | None:
-    """Find the subsets and splits of a repository on the Hub; None where no file of it
-    is data.
+    """Find the subsets and splits of a repository; None where no file of it is data.
 
     Args:
         paths: Paths of all files.
@@ -27,6 +24,8 @@ def layout_of(paths: Sequence[str], card: str | None, repo: str) -> FolderLayout
     data_paths = [
         path for path in paths if format_of(path) is not None or foreign(path)
     ]
+    # A card's entries count first. Without them the rules of the Hub's viewer apply to
+    # the names.
     configs = card_configs(card or "", repo)
     if configs:
         return layout_by_card(configs, data_paths, repo)

@@ -36,8 +36,9 @@ class HubFile:
 
 
 def hub_commits(files: Iterable[InputFile]) -> dict[str, dict[str, str]]:
-    """Return source to dataset to the commit at which it is read, for the record of
-    a run; no request is made.
+    """Return source to dataset to its commit, for the record of a run.
+
+    No request is made.
     """
     commits: dict[str, dict[str, str]] = {}
     for file in files:
@@ -49,8 +50,9 @@ def hub_commits(files: Iterable[InputFile]) -> dict[str, dict[str, str]]:
 
 @final
 class HubRepo:
-    """One dataset's repository at one commit, to which its branch or tag was resolved
-    once.
+    """One dataset's repository at one commit.
+
+    Its branch or tag was resolved to the commit once.
 
     Attributes:
         id: Dataset and revision, as they were requested.
@@ -69,6 +71,7 @@ class HubRepo:
         self._client = client
         info = self._ask(f"/revision/{quote(dataset.revision, safe='')}")[0]
         self.commit = str(info.get("sha", ""))
+        # A server that is not the Hub may answer anything.
         if not re.fullmatch(r"[0-9a-f]{40}", self.commit):
             raise SourceError(
                 f"{self}: the Hub returned no commit for it (got {self.commit!r})"
@@ -89,9 +92,10 @@ class HubRepo:
 
     def files(self) -> list[HubFile]:
         """List all files of the commit, sorted by path."""
-        files = [
-            _hub_file(entry) for entry in self._tree() if entry.get("type") == "file"
-        ]
+        files: list[HubFile] = []
+        for entry in self._tree():
+            if entry.get("type") == "file":
+                files.append(_hub_file(entry))
         return sorted(files, key=lambda file: file.path)
 
     def text(self, path: str) -> str:
@@ -102,16 +106,16 @@ class HubRepo:
         return body[:_MAX_TEXT_BYTES].decode("utf-8", errors="replace")
 
     def require_access(self) -> None:
-        """Raise SourceError unless the files may be read; the list of a gated
-        dataset's files is public.
+        """Raise SourceError unless the files may be read.
+
+        The list of a gated dataset's files is public, so that its listing does not
+        tell.
         """
         if self.gated:
             self._get(f"/api/datasets/{quote(self.id.repo)}/auth-check")
 
     def at(self, revision: str) -> HubRepo | None:
-        """Return the same repository at another revision, None where there is no
-        such revision.
-        """
+        """Return the same repository at another revision, None where it has none."""
         try:
             return HubRepo(self._client, HubId(self.id.repo, revision))
         except SourceNotFoundError:
@@ -131,16 +135,16 @@ class HubRepo:
             query = dict(parse_qsl(urlsplit(next_link.group(1)).query))
 
     def _near(self) -> str:
-        """Return a clause with the branches and tags, "" if the Hub does not list
-        them.
-        """
+        """Return a clause with the branches and tags, "" if the Hub does not list them."""
         try:
-            refs = self._ask("/refs")[0]
+            references = self._ask("/refs")[0]
+        # The clause belongs to an error message: it must not replace the error by
+        # another one.
         except SourceError:
             return ""
         names: list[str] = []
-        for kind in ("branches", "tags"):
-            names += [entry["name"] for entry in refs.get(kind) or []]
+        for reference_kind in ("branches", "tags"):
+            names += [entry["name"] for entry in references.get(reference_kind) or []]
         clause = ""
         if names:
             clause = f"; it has {', '.join(names[:_SHOWN_REVISIONS])}"
@@ -173,6 +177,8 @@ class HubRepo:
 
 def _hub_file(entry: Mapping[str, Any]) -> HubFile:
     """Return a file of a tree; git itself holds small files, LFS or Xet large ones."""
+    # Both kinds of tokens are hashes of the content, so that they are the same at every
+    # commit.
     lfs = entry.get("lfs")
     if lfs:
         return HubFile(

@@ -19,8 +19,10 @@ from tokenlake.etl.sources.inputs import InputFile
 
 
 class InputBytes(ABC):
-    """An open input. :func:`tokenlake.etl.sources.opening.opened` checks that it is,
-    and stays, the planned one.
+    """An open input.
+
+    :func:`tokenlake.etl.sources.opening.opened` checks that it is, and stays, the
+    planned file.
 
     Attributes:
         file: The planned file.
@@ -36,8 +38,9 @@ class InputBytes(ABC):
 
     @abstractmethod
     def read_into(self, view: memoryview, offset: int) -> int:
-        """Fill `view` from byte `offset` on and return the number of bytes read, fewer
-        only at the end.
+        """Fill `view` from a byte offset on and return the number of bytes read.
+
+        Fewer bytes are read only at the end of the file.
 
         Raises:
             InputChangedError: The object is gone or another one.
@@ -49,9 +52,7 @@ class InputBytes(ABC):
         return RandomAccessFile(self.file.size, self.pread)
 
     def for_arrow(self) -> Any:
-        """Return an argument for Arrow's readers: a path, or a new random-access
-        file of their own.
-        """
+        """Return an argument for Arrow's readers: a path, or a new random-access file."""
         return self.as_file()
 
     def expect(self, stretches: Iterable[tuple[int, int]], columns: int) -> None:  # noqa: B027
@@ -63,8 +64,9 @@ class InputBytes(ABC):
         """
 
     def check_unchanged(self) -> None:  # noqa: B027 - most inputs need no check
-        """Raise InputChangedError unless it is still the planned file; nothing to do
-        if every read checks it.
+        """Raise InputChangedError unless it is still the planned file.
+
+        It does nothing where every read checks the file.
         """
 
     def close(self) -> None:  # noqa: B027
@@ -72,12 +74,12 @@ class InputBytes(ABC):
 
     def pread(self, size: int, offset: int) -> bytes:
         """Return `size` bytes from `offset` on, fewer only at the end."""
-        data = bytearray(size)
-        with memoryview(data) as view:
-            count = self.read_into(view, offset)
-        if count < size:
-            return bytes(data[:count])
-        return bytes(data)
+        buffer = bytearray(size)
+        with memoryview(buffer) as view:
+            byte_count = self.read_into(view, offset)
+        if byte_count < size:
+            return bytes(buffer[:byte_count])
+        return bytes(buffer)
 
 
 @final
@@ -91,6 +93,8 @@ class LocalBytes(InputBytes):
         except FileNotFoundError as error:
             raise changed(file, "the file no longer exists") from error
         self.file = file
+        # A descriptor that was opened is closed, also if the file is not the planned
+        # one.
         try:
             self._check(os.fstat(self._descriptor))
         except BaseException:
@@ -101,26 +105,32 @@ class LocalBytes(InputBytes):
         # A signal, a network file system or the 2 GiB of one call may cut a read short.
         filled = 0
         while filled < len(view):
-            count = os.preadv(self._descriptor, [view[filled:]], offset + filled)
-            if not count:
+            byte_count = os.preadv(self._descriptor, [view[filled:]], offset + filled)
+            if not byte_count:
                 break
-            filled += count
+            filled += byte_count
         return filled
 
     def pread(self, size: int, offset: int) -> bytes:
-        data = os.pread(self._descriptor, size, offset)
-        while len(data) < size:
-            more = os.pread(self._descriptor, size - len(data), offset + len(data))
-            if not more:
+        # Small reads are the common case. `pread` needs no buffer of its own, unlike
+        # `preadv`.
+        chunk = os.pread(self._descriptor, size, offset)
+        while len(chunk) < size:
+            next_chunk = os.pread(
+                self._descriptor, size - len(chunk), offset + len(chunk)
+            )
+            if not next_chunk:
                 break
-            data += more
-        return data
+            chunk += next_chunk
+        return chunk
 
     def for_arrow(self) -> Any:
         return self.file.url
 
     def check_unchanged(self) -> None:
         self._check(os.fstat(self._descriptor))
+        # The open descriptor still reads the old file after another one was put in its
+        # place.
         if os.stat(self.file.url).st_ino != self.file.stat[0]:  # noqa: PTH116 - no Path per file
             raise changed(self.file, "it was replaced by another file")
 

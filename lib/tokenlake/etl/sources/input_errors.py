@@ -1,6 +1,4 @@
-"""Errors of one input file: it changed, it is damaged, or it does not hold what was
-expected.
-"""
+"""Errors of one input file: changed, damaged, or not as expected."""
 
 from __future__ import annotations
 
@@ -14,8 +12,7 @@ _SHOWN_NAMES: Final = 20  # columns of a file in a message
 
 
 def changed(file: InputFile, problem: str) -> InputChangedError:
-    """Return the error for a file that is not in the state in which the build was
-    planned.
+    """Return the error for a file that differs from its state at planning.
 
     Args:
         file: The file.
@@ -75,8 +72,10 @@ def no_column(
         names: Names of the columns that it has.
         option: Option that names the column, as it is shown.
     """
-    shown = ", ".join(names[:_SHOWN_NAMES])
+    shown_names = ", ".join(names[:_SHOWN_NAMES])
     if len(names) > _SHOWN_NAMES:
-        shown += " ..."
-    problem = f"it has no column {name!r}{option}; its columns are {shown or 'none'}"
+        shown_names += " ..."
+    problem = (
+        f"it has no column {name!r}{option}; its columns are {shown_names or 'none'}"
+    )
     return unsuitable(file, problem, "name one of them", column=name)

@@ -17,13 +17,15 @@ from tokenlake.etl.sources.formats import Compression, compression_of, format_fo
 if TYPE_CHECKING:
     from tokenlake.config.resolved import ResolvedSource
 
+# Largest size that is believed, 1 PiB: a storage may report anything.
 _MAX_FILE_BYTES: Final = 1 << 50
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputFile:
-    """One input file as it was when the build was planned; JSON-able by
-    ``dataclasses.asdict``.
+    """One input file as it was when the build was planned.
+
+    It becomes JSON by ``dataclasses.asdict``.
 
     Attributes:
         source: Name of the source that it belongs to.
@@ -89,15 +91,17 @@ class InputFile:
 
     @property
     def companion(self) -> str:
-        """The name that its format has for it, if it belongs to other files and
-        holds no records; otherwise "".
+        """The name that its format has for a file that belongs to others; otherwise "".
+
+        Such a file holds no records.
         """
         return self.facts.companion(self.path)
 
     @property
     def has_blocks(self) -> bool:
-        """Whether it has row groups or record batches (an Arrow stream has none that
-        are listed).
+        """Whether it has row groups or record batches.
+
+        An Arrow stream has none that are listed.
         """
         return self.facts.layout == "blocks"
 
@@ -113,8 +117,7 @@ def planned(
     compression: Compression | None = None,
     origin: str = "",
 ) -> InputFile:
-    """Return a file of `source` as a listing found it; see :class:`InputFile` for the
-    arguments.
+    """Return a file of `source` as a listing found it; see :class:`InputFile`.
 
     Args:
         source: Source that it belongs to.
@@ -139,6 +142,8 @@ def planned(
             file=path,
             got=size,
         )
+    # The identity consists of the source and the path alone, so that a copy of the
+    # inputs elsewhere has the same provenance.
     return InputFile(
         source=source.name,
         path=path,
@@ -156,8 +161,9 @@ def planned(
 
 
 def is_url(entry: str) -> bool:
-    """Say whether an entry names an object of another storage; ``file://`` is this
-    machine's.
+    """Say whether an entry names an object of another storage.
+
+    A ``file://`` URL is of this machine.
     """
     scheme, separator, _ = entry.partition("://")
     return bool(separator) and scheme.lower() != "file"

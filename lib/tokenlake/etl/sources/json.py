@@ -1,5 +1,6 @@
-"""JSON Lines: one object on every line. A block of lines becomes texts alone, or
-objects and columns.
+"""JSON Lines: one object on every line.
+
+A block of lines becomes texts alone, or objects and columns.
 
 The position of a record is the byte offset of its line in the decompressed file, from
 0. Blank lines are no records; they belong to the records before them
@@ -68,8 +69,9 @@ _COMPUTE: Final[Any] = pc
 def read_jsonl(
     part: FileRange, data: InputBytes, want: Want, predicate: Predicate | None
 ) -> Iterator[Parsed]:
-    """Read the lines that `part` owns; errors as of
-    :func:`tokenlake.etl.sources.lines.read_blocks`.
+    """Read the lines that `part` owns.
+
+    Errors are those of :func:`tokenlake.etl.sources.lines.read_blocks`.
     """
     return parsed_blocks(
         read_blocks(part, data, want.max_record_bytes, want.block_bytes),
@@ -79,22 +81,23 @@ def read_jsonl(
 
 
 def json_lines(block: LineBlock) -> RawRecords:
-    """Return the lines of a block that are not blank: lines of spaces and tabs alone
-    are.
+    """Return the lines of a block that are not blank.
+
+    Lines of spaces and tabs alone are blank.
     """
     return index_lines(block, blank=b" \t\r")
 
 
 def parse_records(records: RawRecords, want: Want) -> Iterator[Parsed]:
-    """Yield the texts of records alone, or objects and columns with the text beside
-    them if it is wanted.
-    """
+    """Yield texts of records alone, or objects and columns with the text beside them."""
+    # Texts need little memory beside the block. Objects need much, so that their pieces
+    # are smaller.
     if want.text is not None and want.columns == ():
-        for piece in records.pieces(TEXT_BYTES):
-            yield _texts_of(piece, want.text, want.max_record_bytes)
+        for records_piece in records.pieces(TEXT_BYTES):
+            yield _texts_of(records_piece, want.text, want.max_record_bytes)
     else:
-        for piece in records.pieces(PIECE_BYTES):
-            yield from _rows_of(piece, want)
+        for records_piece in records.pieces(PIECE_BYTES):
+            yield from _rows_of(records_piece, want)
 
 
 def _texts_of(records: RawRecords, name: str, limit: int) -> Parsed:
@@ -113,8 +116,7 @@ def _texts_of(records: RawRecords, name: str, limit: int) -> Parsed:
 
 
 def _hold_key_once(records: RawRecords, name: str, limit: int) -> bool:
-    """Return whether the key `name` occurs exactly as often as there are records, and
-    in one spelling.
+    """Say whether the key `name` occurs as often as there are records, in one spelling.
 
     If every record then has the field, each has it once. For long records this is not
     worthwhile: it costs less to search the short part of each record before its text.
@@ -127,21 +129,23 @@ def _hold_key_once(records: RawRecords, name: str, limit: int) -> bool:
         or not is_plain_key(name)
     ):
         return False
-    first = int(records.starts[0])
-    last = int(records.stops[-1])
-    count = records.data.count(orjson.dumps(name), first, last)
-    may_be_escaped = records.data.find(b"\\u00", first, last) >= 0
-    return count == len(sizes) and not may_be_escaped
+    # Another spelling of a plain key is an escape such as ``\u0061``, which the count
+    # would miss.
+    first_byte = int(records.starts[0])
+    end_byte = int(records.stops[-1])
+    key_count = records.data.count(orjson.dumps(name), first_byte, end_byte)
+    may_be_escaped = records.data.find(b"\\u00", first_byte, end_byte) >= 0
+    return key_count == len(sizes) and not may_be_escaped
 
 
 def _trusted_texts(records: RawRecords, name: str) -> pa.LargeStringArray | None:
-    """Return the texts of records whose keys were counted; None where any record has
-    none.
-    """
+    """Return the texts of records whose keys were counted; None if any has none."""
     data = records.data
     loads = orjson.loads
     spans = zip(records.starts.tolist(), records.stops.tolist(), strict=True)
     try:
+        # One comprehension over all records: this is the hot loop of texts from JSON
+        # Lines.
         column = text_of_strings(
             [loads(data[start:stop])[name] for start, stop in spans]
         )
@@ -154,17 +158,18 @@ def _trusted_texts(records: RawRecords, name: str) -> pa.LargeStringArray | None
 
 
 def _checked_texts(records: RawRecords, name: str, limit: int) -> Parsed:
-    """Return the texts of records, each judged by itself: quickly, and strictly if
-    that does not decide.
+    """Return the texts of records, each judged by itself.
+
+    A quick check comes first, and the strict reader if that does not decide.
     """
     texts: list[str] = []
     faults: dict[int, Fault] = {}
-    key = orjson.dumps(name)
+    quoted_key = orjson.dumps(name)
     disguise = disguise_of((name,))
     loads = orjson.loads
     data = records.data
     spans = zip(records.starts.tolist(), records.stops.tolist(), strict=True)
-    for index, (start, stop) in enumerate(spans):
+    for record_index, (start, stop) in enumerate(spans):
         line = data[start:stop]
         try:
             text = loads(line)[name]
@@ -173,45 +178,57 @@ def _checked_texts(records: RawRecords, name: str, limit: int) -> Parsed:
         if type(text) is str and stop - start <= limit:
             # Of a repeated key the last value counts, and the text takes at least
             # `len(text)` bytes after its key. All occurrences of the key therefore
-            # begin before `end`: most of the text need not be searched.
-            end = stop - start - len(text)
-            is_repeated = line.find(key, line.find(key) + 1, end) >= 0
+            # begin before `search_end`: most of the text need not be searched.
+            search_end = stop - start - len(text)
+            is_repeated = (
+                line.find(quoted_key, line.find(quoted_key) + 1, search_end) >= 0
+            )
             if not is_repeated and (
-                line.find(b"\\", 0, end) < 0 or not disguise.search(line, 0, end)
+                line.find(b"\\", 0, search_end) < 0
+                or not disguise.search(line, 0, search_end)
             ):
                 texts.append(text)
                 continue
         judged = judge_text(line, name, limit)
         if isinstance(judged, Fault):
-            faults[index] = judged
+            faults[record_index] = judged
         else:
             texts.append(judged)
     return parsed_block(records, faults, text=text_of_strings(texts))
 
 
 def _rows_of(records: RawRecords, want: Want) -> Iterator[Parsed]:
-    """Yield records as objects and columns; a batch with very many different keys is
-    halved.
+    """Yield records as objects and columns.
+
+    A batch with very many different keys is halved.
     """
-    # 1. Of each record: the number of places where a quote and a colon are side by side, and whether it is odd. An odd
-    #    record may have a large number, a blank between quote and colon, or one of the two as an escape.
-    end = records.stops[-1:] if len(records) else [0]
-    edges = np.append(records.starts, end)
+    # 1. Of each record: the number of places where a quote and a colon are side by
+    #    side, and whether it is odd. An odd record may have a large number, a blank
+    #    between quote and colon, or one of the two as an escape.
+    last_stop = records.stops[-1:] if len(records) else [0]
+    edges = np.append(records.starts, last_stop)
     lines = binary_over(edges, pa.py_buffer(records.data))
     key_ends = _COMPUTE.count_substring(lines, _KEY_END).to_pylist()
     is_odd = _COMPUTE.match_substring_regex(lines, _ODD).to_pylist()
     # 2. The records that are not odd are read quickly; the others, and those that this
     #    cannot decide, strictly.
     judged: list[Judged | Fault] = []
-    for index, line in enumerate(records):
-        record = None if is_odd[index] else judge_quickly(line, key_ends[index], want)
+    for record_index, line in enumerate(records):
+        record = (
+            None
+            if is_odd[record_index]
+            else judge_quickly(line, key_ends[record_index], want)
+        )
         judged.append(record or judge_row(line, want))
     # 3. Objects that share no keys would make an enormous number of columns.
-    usable = [record for record in judged if not isinstance(record, Fault)]
-    if len(usable) > 1 and is_too_wide(
-        [record.record for record in usable], want.columns
-    ):
-        del judged, usable  # before the halves are read again
+    usable: list[Judged] = []
+    for verdict in judged:
+        if not isinstance(verdict, Fault):
+            usable.append(verdict)
+    usable_records = [record.record for record in usable]
+    if len(usable) > 1 and is_too_wide(usable_records, want.columns):
+        # Freed before the halves are read again.
+        del judged, usable, usable_records
         middle = len(records) // 2
         yield from _rows_of(records.part(0, middle), want)
         yield from _rows_of(records.part(middle, len(records)), want)

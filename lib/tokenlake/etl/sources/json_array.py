@@ -1,5 +1,6 @@
-"""A file that is one JSON array of objects, or one object around it, streamed in blocks
-of whole elements.
+"""A file of JSON that is one array of objects, or one object around it.
+
+It is streamed in blocks of whole elements.
 
 An element lies between two commas of the array. It is read as a line of JSON Lines is,
 and its position is its index, from 0. An error inside an element makes a bad record. If
@@ -41,7 +42,8 @@ from tokenlake.etl.sources.where import Predicate
 
 _SPACE: Final = b" \t\r\n"
 _CHUNK_BYTES: Final = 1 << 20
-_SPACE_AROUND: Final = 1 << 16  # that an element may have without being too long
+# White space around an element is in the buffer, but does not count as its size.
+_SPACE_AROUND: Final = 1 << 16
 _SHOWN_BYTES: Final = 20
 
 
@@ -64,9 +66,7 @@ def read_json_array(
 
 
 def _as_elements(parsed: Parsed) -> Parsed:
-    """Return records that were parsed like lines as elements of an array, which
-    stand on no line.
-    """
+    """Return records that were parsed like lines as elements, which stand on no line."""
     return replace(
         parsed,
         bad=tuple(_as_bad_element(line) for line in parsed.bad),
@@ -77,7 +77,7 @@ def _as_elements(parsed: Parsed) -> Parsed:
 
 
 def _as_bad_element(line: BadLine) -> BadLine:
-    """Return a bad line as a bad element."""
+    """Return a bad line as a bad element, which has no line number."""
     fault = line.fault
     if fault.reason == "line_too_long":
         fault = Fault(
@@ -124,19 +124,24 @@ class ElementReader:
         """
         is_wrapped = self._begin()
         while self._close is None:
+            # Everything before the latest comma is whole.
             if self._commas:
                 yield from self._whole_elements()
-            room = self._block_bytes - len(self._buffer)
-            if room <= 0:
+            bytes_to_read = self._block_bytes - len(self._buffer)
+            # The buffer is full of one element. It grows beyond a block, up to the
+            # limit.
+            if bytes_to_read <= 0:
                 self._drop_if_too_long()
-                room = _CHUNK_BYTES
-            data = self._stream.read(room)
-            if not data:
+                bytes_to_read = _CHUNK_BYTES
+            chunk = self._stream.read(bytes_to_read)
+            if not chunk:
                 raise self._cut()
-            self._scan(data)
+            self._scan(chunk)
 
         closed_by = self._buffer[self._close]
         yield from self._whole_elements()
+        # The scanner counts brackets and braces alike, so that the kind of the last one
+        # is checked here.
         if closed_by != ord("]"):
             offset = self._offset - 1
             raise damaged(
@@ -148,63 +153,68 @@ class ElementReader:
             self._check_end()
 
     def _begin(self) -> bool:
-        """Read up to the array and scan its first bytes; return whether an object is
-        around it.
+        """Read up to the array and scan its first bytes.
+
+        Returns:
+            Whether an object is around the array.
 
         Raises:
             UnsuitableFileError: The file does not begin with an array, nor with an
                 object around one.
         """
-        data = self._stream.read(self._block_bytes)
-        begin = 0
-        if data.startswith(BOM):
+        first_block = self._stream.read(self._block_bytes)
+        array_offset = 0
+        if first_block.startswith(BOM):
             self._bom_count = 1
-            begin = len(BOM)
-        begin += len(data[begin:]) - len(data[begin:].lstrip(_SPACE))
-        text = data[begin:]
+            array_offset = len(BOM)
+        visible_bytes = first_block[array_offset:].lstrip(_SPACE)
+        array_offset = len(first_block) - len(visible_bytes)
         is_wrapped = False
-        if text.startswith(b"{"):
-            start = start_of_records(self._file, ByteStream(self._input).read)
-            if start is not None:
+        # Another stream reads ahead to find the array: the object may be long, and this
+        # stream cannot go back.
+        if visible_bytes.startswith(b"{"):
+            list_offset = start_of_records(self._file, ByteStream(self._input).read)
+            if list_offset is not None:
                 is_wrapped = True
-                text = self._skip_to(start, data)
-                begin = start
-        if not text.startswith(b"["):
-            raise _no_array(self._file, text, begin)
-        self._offset = begin + 1
-        self._scan(text[1:])
+                visible_bytes = self._skip_to(list_offset, first_block)
+                array_offset = list_offset
+        if not visible_bytes.startswith(b"["):
+            raise _no_array(self._file, visible_bytes, array_offset)
+        self._offset = array_offset + 1
+        self._scan(visible_bytes[1:])
         return is_wrapped
 
-    def _skip_to(self, offset: int, data: bytes) -> bytes:
+    def _skip_to(self, offset: int, chunk: bytes) -> bytes:
         """Return the bytes that were read from an offset of the file on.
 
         Args:
             offset: Offset in the file.
-            data: First bytes of the file.
+            chunk: First bytes of the file.
         """
-        while len(data) <= offset:
-            offset -= len(data)
-            data = self._stream.read(self._block_bytes)
-            if not data:
+        while len(chunk) <= offset:
+            offset -= len(chunk)
+            chunk = self._stream.read(self._block_bytes)
+            if not chunk:
                 break
-        return data[offset:]
+        return chunk[offset:]
 
     def _scan(self, data: bytes) -> None:
-        """Append bytes to the buffer, and the borders in them to those that are
-        known.
-        """
-        base = len(self._buffer)
+        """Append bytes to the buffer, and the borders in them to those that are known."""
+        buffer_size = len(self._buffer)
         self._buffer += data
-        for start in range(0, len(data), WINDOW_BYTES):
-            borders = self._scanner.feed(data[start : start + WINDOW_BYTES])
-            self._commas += (borders.commas + (base + start)).tolist()
+        # A window is small enough for the processor's cache.
+        for window_start in range(0, len(data), WINDOW_BYTES):
+            window = data[window_start : window_start + WINDOW_BYTES]
+            borders = self._scanner.feed(window)
+            self._commas += (borders.commas + (buffer_size + window_start)).tolist()
             if borders.close is not None:
-                self._close = base + start + borders.close
+                self._close = buffer_size + window_start + borders.close
                 return
 
     def _drop_if_too_long(self) -> None:
-        """Drop the buffer if it belongs to one element over the limit, whose end is
-        not read yet.
+        """Drop the buffer if it belongs to one element over the limit.
+
+        The end of that element is not read yet.
         """
         if self._dropped or len(self._buffer) > self._limit + _SPACE_AROUND:
             if not self._dropped_head:
@@ -216,25 +226,25 @@ class ElementReader:
 
     def _whole_elements(self) -> Iterator[RawRecords | LongLine]:
         """Yield the whole elements in the buffer, and drop them from it."""
-        ends = self._commas
+        border_offsets = self._commas
         if self._close is not None:
-            ends.append(self._close)
+            border_offsets.append(self._close)
         self._commas = []
-        border = np.array(ends, np.int64)
-        start = 0
+        element_ends = np.array(border_offsets, np.int64)
+        first_byte = 0
         # The first element may be a long one.
-        if self._dropped or border[0] > self._block_bytes:
-            start = int(border[0]) + 1
-            yield self._long_element(int(border[0]))
-            border = border[1:]
-        if len(border):
-            stop = int(border[-1])
-            data = bytes(memoryview(self._buffer)[start:stop])
-            yield self._elements(data, border - start)
+        if self._dropped or element_ends[0] > self._block_bytes:
+            first_byte = int(element_ends[0]) + 1
+            yield self._long_element(int(element_ends[0]))
+            element_ends = element_ends[1:]
+        if len(element_ends):
+            end_byte = int(element_ends[-1])
+            elements = bytes(memoryview(self._buffer)[first_byte:end_byte])
+            yield self._elements(elements, element_ends - first_byte)
         else:
-            stop = start - 1
-        del self._buffer[: stop + 1]
-        self._offset += stop + 1
+            end_byte = first_byte - 1
+        del self._buffer[: end_byte + 1]
+        self._offset += end_byte + 1
 
     def _elements(self, data: bytes, ends: Int64s) -> RawRecords:
         """Return elements as records.
@@ -246,14 +256,13 @@ class ElementReader:
         # The place of each element without the space around it.
         begins = np.append(0, ends[:-1] + 1)
         right_stripped: list[bytes] = []
-        for begin, end in zip(begins.tolist(), ends.tolist(), strict=True):
-            right_stripped.append(data[begin:end].rstrip(_SPACE))
-        stops = begins + np.array(
-            [len(element) for element in right_stripped], np.int64
-        )
-        starts = stops - np.array(
-            [len(element.lstrip(_SPACE)) for element in right_stripped], np.int64
-        )
+        spans = zip(begins.tolist(), ends.tolist(), strict=True)
+        for element_start, element_end in spans:
+            right_stripped.append(data[element_start:element_end].rstrip(_SPACE))
+        stripped_sizes = [len(element) for element in right_stripped]
+        content_sizes = [len(element.lstrip(_SPACE)) for element in right_stripped]
+        stops = begins + np.array(stripped_sizes, np.int64)
+        starts = stops - np.array(content_sizes, np.int64)
         is_only = self._index == 0 and len(ends) == 1 and self._close is not None
         if is_only and starts[0] == stops[0]:  # an empty array
             starts = starts[:0]
@@ -273,51 +282,61 @@ class ElementReader:
         )
 
     def _long_element(self, end: int) -> LongLine:
-        """Return the element that ends at byte `end` of the buffer like a long line;
-        it may have been dropped.
+        """Return the element that ends at a byte of the buffer, like a long line.
+
+        Its beginning may have been dropped.
         """
         data: bytearray | None = None
+        # Of an element that was dropped only the first bytes and the size are known.
         if self._dropped:
-            head = self._dropped_head
-            size = self._dropped + end
+            first_bytes = self._dropped_head
+            element_bytes = self._dropped + end
         else:
             data = bytearray(memoryview(self._buffer)[:end]).strip(_SPACE)
-            head = bytes(memoryview(data)[:RAW_LIMIT])
+            first_bytes = bytes(memoryview(data)[:RAW_LIMIT])
             data += b"\n"  # the element is whole, like a line that has its end
-            size = len(data)
+            element_bytes = len(data)
         self._offset += self._dropped
         self._dropped = 0
         self._dropped_head = b""
-        index = self._index
+        element_index = self._index
         self._index += 1
         bytes_read = self._stream.consumed()
         return LongLine(
-            data=data, head=head, size=size, offset=index, bytes_read=bytes_read
+            data=data,
+            head=first_bytes,
+            size=element_bytes,
+            offset=element_index,
+            bytes_read=bytes_read,
         )
 
     def _cut(self) -> Exception:
         """Return the error for a file that ends inside the array."""
-        end = self._offset + self._dropped + len(self._buffer)
+        end_offset = self._offset + self._dropped + len(self._buffer)
         return damaged(
             self._file,
-            f"it ends at byte {end}, within or after element {self._index}, before the `]` of the array",
-            offset=end,
+            f"it ends at byte {end_offset}, within or after element {self._index}, before the `]` of the array",
+            offset=end_offset,
         )
 
     def _check_end(self) -> None:
-        """Read to the end of the file; DamagedFileError if anything but white space
-        follows the array.
+        """Read to the end of the file.
+
+        Raises:
+            DamagedFileError: Anything but white space follows the array.
         """
-        data = bytes(self._buffer)
+        chunk = bytes(self._buffer)
         offset = self._offset
-        while data:
-            rest = data.lstrip(_SPACE)
-            if rest:
-                place = offset + len(data) - len(rest)
-                message = f"it continues at byte {place}, after the end of the array"
-                raise damaged(self._file, message, offset=place)
-            offset += len(data)
-            data = self._stream.read(_CHUNK_BYTES)
+        while chunk:
+            visible_bytes = chunk.lstrip(_SPACE)
+            if visible_bytes:
+                byte_offset = offset + len(chunk) - len(visible_bytes)
+                message = (
+                    f"it continues at byte {byte_offset}, after the end of the array"
+                )
+                raise damaged(self._file, message, offset=byte_offset)
+            offset += len(chunk)
+            chunk = self._stream.read(_CHUNK_BYTES)
 
 
 def _no_array(file: InputFile, begin: bytes, offset: int) -> UnsuitableFileError:

@@ -57,8 +57,9 @@ class Borders(NamedTuple):
 
 @final
 class BorderScanner:
-    """Scans the bytes of one array or object, stretch by stretch, from behind its
-    opening bracket on.
+    """Scans the bytes of one array or object, stretch by stretch.
+
+    It begins behind the opening bracket.
     """
 
     def __init__(self) -> None:
@@ -68,8 +69,9 @@ class BorderScanner:
         self._is_escaped = False  # the first of the next bytes
 
     def feed(self, data: bytes) -> Borders:
-        """Scan the next stretch, of at least one byte; no stretch may follow one
-        that has the end.
+        """Scan the next stretch, of at least one byte.
+
+        No stretch may follow one that has the end.
         """
         # 1. Quotes that are not escaped. Without escaped backslashes a backslash
         #    escapes the byte behind it.
@@ -87,6 +89,7 @@ class BorderScanner:
         is_mark = (folded == _OPEN_BRACE) | (folded == _CLOSE_BRACE) | (view == _COMMA)
         marks = np.flatnonzero(is_mark)
         quotes_before = np.searchsorted(quotes, marks)
+        # A string that began in an earlier stretch adds one quote to all counts.
         if self._is_in_string:
             quotes_before += 1
         marks = marks[quotes_before % 2 == 0]

@@ -19,12 +19,14 @@ from tokenlake.etl.sources.opening import opened
 SPACE: Final = b" \t\r\n\xef\xbb\xbf"
 """White space of JSON, and a byte order mark."""
 
+# Most first lines end within, so that a file is seldom read further to find its form.
 _HEAD_BYTES: Final = 4096
 
 
 def as_it_begins(file: InputFile, options: Mapping[str, Any]) -> InputFile:
-    """Return a file of the format ``json`` as ``jsonl`` if it holds lines; any other
-    file as it is.
+    """Return a file of the format ``json`` as ``jsonl`` if it holds lines.
+
+    Any other file is returned as it is.
 
     It holds lines if an object stands on the first one, as far as that is seen, unless
     this object is the whole file and is around a list of records. A file that cannot be
@@ -38,23 +40,21 @@ def as_it_begins(file: InputFile, options: Mapping[str, Any]) -> InputFile:
         return file
     try:
         with opened(file, options) as data:
-            head = _head(ByteStream(data))
-            is_lines = _begins_with_line(file, head) and not _is_around_records(
-                head, data
-            )
+            first_bytes = _head(ByteStream(data))
+            is_lines = _begins_with_line(file, first_bytes)
+            if is_lines and _is_around_records(first_bytes, data):
+                is_lines = False
     except TokenlakeError:
         return file
     return replace(file, format="jsonl") if is_lines else file
 
 
 def _head(stream: ByteStream) -> bytes:
-    """Return the first bytes of a file behind its white space, b"" if there are
-    none.
-    """
-    while data := stream.read(_HEAD_BYTES):
-        head = data.lstrip(SPACE)
-        if head:
-            return head + stream.read(_HEAD_BYTES)
+    """Return the first bytes of a file behind its white space, b"" without any."""
+    while chunk := stream.read(_HEAD_BYTES):
+        visible_bytes = chunk.lstrip(SPACE)
+        if visible_bytes:
+            return visible_bytes + stream.read(_HEAD_BYTES)
     return b""
 
 
@@ -65,11 +65,13 @@ def _begins_with_line(file: InputFile, head: bytes) -> bool:
         file: The file.
         head: Its first bytes, without white space in front.
     """
+    # The extension decides for lines, except that an array is never one.
     if format_of(file.path) == "jsonl" and not head.startswith(b"["):
         return True
     line, newline, _ = head.partition(b"\n")
     if not line.startswith(b"{"):
         return False
+    # The only line is longer than the bytes that were read, or the whole file.
     if not newline:
         return True
     try:
@@ -85,6 +87,7 @@ def _is_around_records(head: bytes, data: InputBytes) -> bool:
         head: First bytes of the file, without white space in front.
         data: The open file.
     """
+    # More than one line: the object on the first one is not the whole file.
     _, _, second_line = head.partition(b"\n")
     if not head.startswith(b"{") or second_line.strip(SPACE):
         return False

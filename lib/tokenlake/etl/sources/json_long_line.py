@@ -1,5 +1,6 @@
-"""One line of JSON Lines that is longer than a block, read with about twice its own
-size in memory.
+"""One long line of JSON Lines, read with about twice its own size in memory.
+
+The line is longer than a block.
 
 Decoded at once it would take up to five times as much (a Python string with one emoji
 has four bytes per character).
@@ -57,32 +58,37 @@ class _Lifted(NamedTuple):
 
 
 def parse_long(line: LongLine, want: Want) -> Parsed:
-    """Parse one long line, with about twice its own size in memory, into a block of one
-    record or none.
+    """Parse one long line into a block of one record or none.
+
+    It takes about twice the line's own size in memory.
 
     Args:
         line: The line.
         want: Wanted text and columns. Of columns the line is read as a whole.
     """
-    record, start, stop = long_record(line)
-    data = line.data
-    if data is None or stop - start > want.max_record_bytes:
-        return parsed_rows(
-            record, [too_long(stop - start, want.max_record_bytes)], want
-        )
+    record, content_start, content_stop = long_record(line)
+    line_bytes = line.data
+    content_size = content_stop - content_start
+    if line_bytes is None or content_size > want.max_record_bytes:
+        fault = too_long(content_size, want.max_record_bytes)
+        return parsed_rows(record, [fault], want)
 
     # A placeholder is longer than the field's name, so that a lifted key is never taken
     # for it.
     placeholder_size = len(want.text or "") + 1
-    lifted = _lift_long_strings(data, start, stop, placeholder_size)
+    lifted = _lift_long_strings(
+        line_bytes, content_start, content_stop, placeholder_size
+    )
     if lifted is None:
-        detail = f"the record has more than {_MAX_SKELETON} bytes in addition to long strings"
-        return parsed_rows(record, [Fault("too_complex", detail)], want)
+        problem = f"the record has more than {_MAX_SKELETON} bytes in addition to long strings"
+        return parsed_rows(record, [Fault("too_complex", problem)], want)
     if not lifted.skeleton.strip(b" \t\r"):
         return parsed_rows(record.blank(), [], want)
+    # Columns need every value of the record, which therefore is read as a whole.
     if want.text is None or want.columns != ():
-        return parsed_rows(record, [judge_row(bytes(data[start:stop]), want)], want)
-    text = _text_of_long_line(lifted, data, want.text)
+        content = bytes(line_bytes[content_start:content_stop])
+        return parsed_rows(record, [judge_row(content, want)], want)
+    text = _text_of_long_line(lifted, line_bytes, want.text)
     if isinstance(text, Fault):
         return parsed_rows(record, [text], want)
     return record.parsed(
@@ -106,15 +112,16 @@ def _text_of_long_line(
         return record
     # Every long string must be valid; the one at the place of the text is the text.
     keys = list(keys_of(record, name))
-    places_of_text = [
-        member.value for member in members_of(skeleton) if member.path == keys
-    ]
+    places_of_text: list[int] = []
+    for member in members_of(skeleton):
+        if member.path == keys:
+            places_of_text.append(member.value)
     long_text: bytearray | None = None
-    for place, (start, stop) in lifted.strings.items():
-        decoded = _decode_string(data, start, stop)
+    for skeleton_offset, (string_start, string_stop) in lifted.strings.items():
+        decoded = _decode_string(data, string_start, string_stop)
         if isinstance(decoded, Fault):
             return decoded
-        if place in places_of_text:
+        if skeleton_offset in places_of_text:
             long_text = decoded
     # The strict reader judges the skeleton: the field may be missing, repeated or no
     # string.
@@ -129,8 +136,7 @@ def _text_of_long_line(
 def _lift_long_strings(
     data: bytearray, start: int, stop: int, placeholder_size: int
 ) -> _Lifted | None:
-    """Replace every long string by a placeholder; None if the rest of the line is too
-    large.
+    """Replace every long string by a placeholder; None if the rest is too large.
 
     Args:
         data: The line.
@@ -141,20 +147,20 @@ def _lift_long_strings(
     skeleton = bytearray()
     placeholder = b'"' + b"x" * placeholder_size + b'"'
     strings: dict[int, tuple[int, int]] = {}
-    copied = start  # bytes up to here are in the skeleton
-    for string in _LAST_STRING.finditer(data, start, stop):
-        if string.start() - copied + len(skeleton) > _MAX_SKELETON:
+    copied_until = start  # bytes up to here are in the skeleton
+    for string_match in _LAST_STRING.finditer(data, start, stop):
+        if string_match.start() - copied_until + len(skeleton) > _MAX_SKELETON:
             break
-        if not string[1]:  # never closed: not JSON, whatever it holds
-            stop = string.start() + 1
-        elif string.end() - string.start() > _LONG_STRING:
-            skeleton += data[copied : string.start()]
-            strings[len(skeleton)] = (string.start() + 1, string.end() - 1)
+        if not string_match[1]:  # never closed: not JSON, whatever it holds
+            stop = string_match.start() + 1
+        elif string_match.end() - string_match.start() > _LONG_STRING:
+            skeleton += data[copied_until : string_match.start()]
+            strings[len(skeleton)] = (string_match.start() + 1, string_match.end() - 1)
             skeleton += placeholder
-            copied = string.end()
-    if stop - copied + len(skeleton) > _MAX_SKELETON:
+            copied_until = string_match.end()
+    if stop - copied_until + len(skeleton) > _MAX_SKELETON:
         return None
-    return _Lifted(bytes(skeleton + data[copied:stop]), strings)
+    return _Lifted(bytes(skeleton + data[copied_until:stop]), strings)
 
 
 def _decode_string(data: bytearray, start: int, stop: int) -> bytearray | Fault:
@@ -165,20 +171,21 @@ def _decode_string(data: bytearray, start: int, stop: int) -> bytearray | Fault:
     """
     text = bytearray()
     while start < stop:
-        end = min(start + _PIECE, stop)
+        piece_end = min(start + _PIECE, stop)
         # The end of the last piece must not move.
-        earliest = end - 1
-        if end < stop:
-            earliest = max(end - _LONGEST_UNIT, start)
+        earliest = piece_end - 1
+        if piece_end < stop:
+            earliest = max(piece_end - _LONGEST_UNIT, start)
         fault: Fault | None = None
-        for cut in range(end, earliest, -1):
-            piece = b'"%b"' % data[start:cut]
+        # At most 12 attempts: a surrogate pair has that many bytes.
+        for piece_stop in range(piece_end, earliest, -1):
+            quoted_piece = b'"%b"' % data[start:piece_stop]
             try:
-                text += orjson.loads(piece).encode()
+                text += orjson.loads(quoted_piece).encode()
             except orjson.JSONDecodeError as error:
-                fault = fault or syntax_fault(piece, error)
+                fault = fault or syntax_fault(quoted_piece, error)
             else:
-                start = cut
+                start = piece_stop
                 break
         else:
             if fault is not None:

@@ -1,5 +1,6 @@
-"""Blocks of judged JSON records: their texts, columns and faults as one
-:class:`Parsed`.
+"""Blocks of judged JSON records as one :class:`Parsed`.
+
+It holds their texts, columns and faults.
 """
 
 from __future__ import annotations
@@ -33,11 +34,13 @@ def parsed_block(
         faults: Index of each bad record, from 0, to its fault.
         fields: Texts and rows of the good records.
     """
-    last = len(records) - 1
-    fault = faults.get(last)
+    # A cut record looks like damaged JSON, and only the missing end of line shows that
+    # it was cut.
+    last_index = len(records) - 1
+    fault = faults.get(last_index)
     if records.open_end and fault is not None and fault.reason in _REASONS_OF_A_CUT:
         detail = f"the file ends in the middle of a record ({fault.detail})"
-        faults[last] = Fault("truncated_line", detail)
+        faults[last_index] = Fault("truncated_line", detail)
     return records.parsed(faults, **fields)
 
 
@@ -55,14 +58,16 @@ def parsed_rows(
     objects: list[Record] = []
     texts: list[str | None] = []
     doubtful: list[BadLine] = []
-    for index, verdict in enumerate(judged):
+    # A record with a fault is out. One that only lacks a usable text is doubtful: a
+    # predicate may still leave it out on purpose.
+    for record_index, verdict in enumerate(judged):
         if isinstance(verdict, Fault):
-            faults[index] = verdict
+            faults[record_index] = verdict
             continue
         objects.append(verdict.record)
         if isinstance(verdict.text, Fault):
             texts.append(None)
-            doubtful.append(records.bad(index, verdict.text))
+            doubtful.append(records.bad(record_index, verdict.text))
         else:
             texts.append(verdict.text)
     text = None

@@ -44,6 +44,7 @@ _NOUNS: Final[dict[type[Any], str]] = {
     list: "array",
     dict: "object",
 }
+# Possessive quantifiers, so that no record takes time quadratic in its length.
 _STRING: Final = rb'"(?:[^"\\]++|\\.)*+"'
 _TOKEN: Final = re.compile(_STRING + rb'|[\[\]{}]|[^"\[\]{}]++', re.DOTALL)
 _STRING_OR_NUMBER: Final = re.compile(
@@ -53,10 +54,12 @@ KEY_END: Final = re.compile(rb'"[ \t\r\n]*:')
 """Pattern that every member matches once; a string may match it, too, behind an
 escaped quote.
 """
+# Limits of the integers that orjson reads exactly.
 _INT64_MIN: Final = -(1 << 63)
 _UINT64_MAX: Final = (1 << 64) - 1
 _UINT64_DIGITS: Final = 20
 _MAX_DIGITS: Final = 4300  # of an integer that Python converts by default
+# A value that no JSON has: null is a value, too.
 _MISSING: Final = object()
 
 
@@ -104,9 +107,7 @@ def judge_text(line: bytes, name: str, limit: int) -> str | Fault:
 
 
 def judge_row(line: bytes, want: Want) -> Judged | Fault:
-    """Return the record on `line` and its text, or the fault that makes it unusable
-    as a record.
-    """
+    """Return the record on `line` and its text, or the fault that makes it unusable."""
     if len(line) > want.max_record_bytes:
         return too_long(len(line), want.max_record_bytes)
     record = load_object(line)
@@ -134,8 +135,9 @@ def judge_row(line: bytes, want: Want) -> Judged | Fault:
 
 
 def judge_quickly(line: bytes, key_ends: int, want: Want) -> Judged | None:
-    """Return the record of a line that is not odd, if it surely holds every member of
-    it; None to judge it strictly.
+    """Return the record of a line that is not odd, if it surely holds every member.
+
+    It is None for a line to judge strictly.
 
     Written out again, a record that lost a repeated key has fewer ends of keys than its
     line.
@@ -185,7 +187,10 @@ def load_object(line: bytes) -> Record | Fault:
 
 
 def _zero_for_number(token: re.Match[bytes]) -> bytes:
-    """Return a zero for a number, and a string as it is."""
+    """Return a zero for a number, and a string as it is.
+
+    Strings are tokens, too, because digits inside of a string are no number.
+    """
     if token[0].startswith(b'"'):
         return token[0]
     return b"0e0"
@@ -223,43 +228,53 @@ def text_of(record: Record, line: bytes, name: str) -> str | Fault:
         name: Dotted path of the text.
     """
     keys = keys_of(record, name)
-    if keys[0] in record and (
-        disguise_of(keys).search(line)
-        or any(line.count(orjson.dumps(key)) != 1 for key in keys)
-    ):
+    if keys[0] in record and _may_be_repeated(line, keys):
         # The member that `keys` lead to, or one on the way, may be given more than
         # once.
         paths = [list(keys[: depth + 1]) for depth in range(len(keys))]
-        if any(member.repeats and member.path in paths for member in members_of(line)):
-            return Fault("duplicate_key", f"the field {name!r} is given more than once")
+        for member in members_of(line):
+            if member.repeats and member.path in paths:
+                detail = f"the field {name!r} is given more than once"
+                return Fault("duplicate_key", detail)
     # The value at the path, and the reason for which it is no text.
-    value: Any = record
+    field_value: Any = record
     for key in keys:
-        if not isinstance(value, dict):
-            value = _MISSING
+        if not isinstance(field_value, dict):
+            field_value = _MISSING
             break
-        value = cast("Record", value).get(key, _MISSING)
-    if isinstance(value, str):
-        return value
-    if value is _MISSING:
-        fields = ", ".join(map(repr, sorted(record)[:_SHOWN_FIELDS]))[
-            :_SHOWN_CHARACTERS
-        ]
+        field_value = cast("Record", field_value).get(key, _MISSING)
+    if isinstance(field_value, str):
+        return field_value
+    if field_value is _MISSING:
+        all_fields = ", ".join(map(repr, sorted(record)[:_SHOWN_FIELDS]))
+        fields = all_fields[:_SHOWN_CHARACTERS]
         return Fault(
             "missing_field",
             f"there is no field {name!r}; the record has {fields or 'no fields'}",
         )
-    if value is None:
+    if field_value is None:
         return Fault("null_text", f"the field {name!r} is null, expected a string")
-    noun = _NOUNS[type(value)]
+    noun = _NOUNS[type(field_value)]
     return Fault(
         "not_a_string", f"the field {name!r} holds a JSON {noun}, expected a string"
     )
 
 
+def _may_be_repeated(line: bytes, keys: tuple[str, ...]) -> bool:
+    """Say whether a line may give one of some keys twice, or in another spelling.
+
+    If each key occurs once in the line, and no other spelling of it can, it is surely
+    given once.
+    """
+    if disguise_of(keys).search(line):
+        return True
+    return any(line.count(orjson.dumps(key)) != 1 for key in keys)
+
+
 def keys_of(record: Record, path: str) -> tuple[str, ...]:
-    """Return the keys that `path` stands for: ``a.b`` is the field "a.b" if it
-    exists, otherwise "b" of "a".
+    """Return the keys that `path` stands for.
+
+    ``a.b`` is the field "a.b" if it exists, otherwise "b" of "a".
     """
     if path in record:
         return (path,)
@@ -283,51 +298,49 @@ def is_plain_key(key: str) -> bool:
 
 
 def members_of(line: bytes) -> Iterator[Member]:
-    """Yield every member of every object in the valid JSON `line`, repeated ones
-    too.
-    """
+    """Yield every member of every object in the valid JSON `line`, repeated ones too."""
     # One entry per open object or array: the key that is read in it, None in an array,
     # and the keys of an object so far.
     path: list[str | None] = []
     seen_keys: list[set[str]] = []
     latest_string = b""
     for token in _TOKEN.finditer(line):
-        first = token[0][:1]
-        if first in b"{[":
+        first_byte = token[0][:1]
+        if first_byte in b"{[":
             path.append(None)
             seen_keys.append(set())
-        elif first in b"}]":
+        elif first_byte in b"}]":
             path.pop()
             seen_keys.pop()
-        elif first == b'"':
+        elif first_byte == b'"':
             latest_string = token[0]
         else:
             # Bytes between strings and brackets: with a colon in front, the string
             # before them was a key.
-            before, colon, value = token[0].partition(b":")
-            if colon and not before.strip():
+            bytes_before, colon, bytes_after = token[0].partition(b":")
+            if colon and not bytes_before.strip():
                 key: str = orjson.loads(latest_string)
                 path[-1] = key
                 yield Member(
-                    path, key in seen_keys[-1], token.end() - len(value.lstrip())
+                    path, key in seen_keys[-1], token.end() - len(bytes_after.lstrip())
                 )
                 seen_keys[-1].add(key)
 
 
 def _count_members(record: Record) -> int:
-    """Return the number of members of a record, those of all objects inside it
-    included.
-    """
-    total = 0
+    """Return the number of members of a record and of all objects inside it."""
+    member_count = 0
+    # A list of pending values instead of recursion: records are nested up to 1,024
+    # levels.
     pending = cast("list[Any]", [record])
     while pending:
         value = pending.pop()
         if isinstance(value, dict):
             members = cast("Record", value)
-            total += len(members)
+            member_count += len(members)
             value = members.values()
         pending += [item for item in value if type(item) is dict or type(item) is list]
-    return total
+    return member_count
 
 
 @final
@@ -359,6 +372,7 @@ def _read_exactly(line: bytes, record: Record, want: Want) -> Record | Fault:
             doubles.
         want: Wanted columns.
     """
+    # Most matches of the quick pattern are digits in strings.
     if not any(_is_altered(token) for token in _STRING_OR_NUMBER.finditer(line)):
         return record
     # Python's own reader is slower, but keeps all digits.
@@ -369,10 +383,11 @@ def _read_exactly(line: bytes, record: Record, want: Want) -> Record | Fault:
             "too_deep",
             "values next to a number of more than 64 bits are nested too deeply",
         )
-    for name, value in exact_record.items():
-        unread = _unread_integer(value) if _is_wanted(want, name) else None
+    # Only wanted fields count: an enormous integer in another one does no harm.
+    for field_name, field_value in exact_record.items():
+        unread = _unread_integer(field_value) if _is_wanted(want, field_name) else None
         if unread is not None:
-            detail = f"the field {name!r} holds {unread.shown}, an integer of more than {_MAX_DIGITS} digits"
+            detail = f"the field {field_name!r} holds {unread.shown}, an integer of more than {_MAX_DIGITS} digits"
             return Fault("number_too_large", detail)
     return exact_record
 

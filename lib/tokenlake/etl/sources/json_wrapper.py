@@ -1,5 +1,6 @@
-"""A file of JSON that is one object around the list of its records, as SQuAD has it:
-``{"version": 1, "data": [...]}``.
+"""A file of JSON that is one object around the list of its records.
+
+SQuAD has it: ``{"version": 1, "data": [...]}``.
 
 The object is scanned once, at the speed of memory, for the beginnings of its members,
 and for those that are lists of objects. One such list is the records. If there are
@@ -26,6 +27,7 @@ only at the end.
 _BOM: Final = b"\xef\xbb\xbf"
 _SPACE: Final = b" \t\r\n"
 _HEAD_BYTES: Final = 4096  # of a member: its key and the beginning of its value
+# An object of more members is a record, or a dictionary of records, which has no list.
 _MAX_MEMBERS: Final = 10_000
 _SHOWN_KEYS: Final = 20
 _MEMBER: Final = re.compile(rb'\s*("(?:[^"\\]|\\.)*+")\s*:\s*', re.DOTALL)
@@ -88,6 +90,8 @@ def find_wrapper(read: Read) -> Wrapper | None:
     try:
         for member in _members(read):
             key_and_colon = _MEMBER.match(member.head)
+            # A key with no colon behind it within 4 KiB is not the beginning of a
+            # member.
             if key_and_colon is None or len(fields) == _MAX_MEMBERS:
                 return None
             key = orjson.loads(key_and_colon[1])
@@ -101,8 +105,9 @@ def find_wrapper(read: Read) -> Wrapper | None:
 
 
 def start_of_records(file: InputFile, read: Read) -> int | None:
-    """Return the offset of the list of records in a file that is one object around
-    them; None for any other file.
+    """Return the offset of the list of records in one object around them.
+
+    It is None for any other file.
 
     Args:
         file: The file, for messages.
@@ -115,55 +120,63 @@ def start_of_records(file: InputFile, read: Read) -> int | None:
     if wrapper is None or wrapper.is_record:
         return None
     if len(wrapper.keys) > 1:
-        shown = ", ".join(repr(key) for key in wrapper.keys[:_SHOWN_KEYS])
+        shown_keys = ", ".join(repr(key) for key in wrapper.keys[:_SHOWN_KEYS])
         raise unsuitable(
             file,
-            f"it is one object with several lists of objects ({shown}), of which only one can hold the records",
+            f"it is one object with several lists of objects ({shown_keys}), of which only one can hold the records",
             "write each list to a separate file",
         )
     return wrapper.starts[0]
 
 
 def _members(read: Read) -> Iterator[_Member]:
-    """Yield each member of the object that is the whole file; _NotOneObjectError if
-    the file is something else.
+    """Yield each member of the object that is the whole file.
+
+    Raises:
+        _NotOneObjectError: The file is something else.
     """
     scanner = BorderScanner()
     window = read(WINDOW_BYTES)
-    text = window.removeprefix(_BOM).lstrip(_SPACE)
-    if not text.startswith(b"{"):
+    visible_bytes = window.removeprefix(_BOM).lstrip(_SPACE)
+    if not visible_bytes.startswith(b"{"):
         raise _NotOneObjectError
-    offset = len(window) - len(text) + 1  # of the window in the file
-    window = text[1:]
-    head = b""  # of a member that began in an earlier window
-    start = offset  # of the member
+    window_offset = len(window) - len(visible_bytes) + 1  # of the window in the file
+    window = visible_bytes[1:]
+    member_head = b""  # of a member that began in an earlier window
+    member_start = window_offset  # of the member
     while window:
+        # Commas end members. The closing brace ends the last one, and the file.
         borders = scanner.feed(window)
         ends = borders.commas.tolist()
         if borders.close is not None:
             ends.append(borders.close)
-        position = 0  # in the window
-        for end in ends:
-            yield _Member(
-                start, head + window[position : min(end, position + _HEAD_BYTES)]
-            )
-            position = end + 1
-            head = b""
-            start = offset + position
+        window_position = 0  # in the window
+        for member_end in ends:
+            head_end = min(member_end, window_position + _HEAD_BYTES)
+            member_head += window[window_position:head_end]
+            yield _Member(member_start, member_head)
+            window_position = member_end + 1
+            member_head = b""
+            member_start = window_offset + window_position
         if borders.close is not None:
             is_object = window[borders.close : borders.close + 1] == b"}"
-            if not is_object or not _is_only_space(read, window[position:]):
+            if not is_object or not _is_only_space(read, window[window_position:]):
                 raise _NotOneObjectError
             return
-        head += window[position : position + max(_HEAD_BYTES - len(head), 0)]
-        offset += len(window)
+        # The last member of the window continues in the next one.
+        missing_bytes = max(_HEAD_BYTES - len(member_head), 0)
+        member_head += window[window_position : window_position + missing_bytes]
+        window_offset += len(window)
         window = read(WINDOW_BYTES)
     raise _NotOneObjectError  # the file ends inside of the object
 
 
 def _is_only_space(read: Read, rest: bytes) -> bool:
-    """Say whether nothing but white space is left of a file, whose next bytes are
-    `rest`.
+    """Say whether nothing but white space is left of a file.
+
+    Args:
+        read: Function that reads the next bytes of the file.
+        rest: Bytes that were read already.
     """
     while rest:
         if rest.strip(_SPACE):

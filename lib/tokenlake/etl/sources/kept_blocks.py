@@ -14,6 +14,7 @@ VARIABLE: Final = "TOKENLAKE_REMOTE_CACHE"
 block is kept.
 """
 
+# A block is one request where it is missing, and one file of the cache.
 _BLOCK_BYTES: Final = 4 << 20
 
 
@@ -40,11 +41,13 @@ class KeptBytes(InputBytes):
         filled = 0
         with self._lock:
             while filled < len(view):
-                index, start = divmod(offset + filled, _BLOCK_BYTES)
-                if self._latest_index != index:
-                    self._latest_block = self._read_block(index)
-                    self._latest_index = index
-                stretch = self._latest_block[start : start + len(view) - filled]
+                block_index, block_offset = divmod(offset + filled, _BLOCK_BYTES)
+                if self._latest_index != block_index:
+                    self._latest_block = self._read_block(block_index)
+                    self._latest_index = block_index
+                stretch = self._latest_block[
+                    block_offset : block_offset + len(view) - filled
+                ]
                 if not stretch:
                     break
                 view[filled : filled + len(stretch)] = stretch
@@ -61,19 +64,26 @@ class KeptBytes(InputBytes):
         self._data.close()
 
     def _read_block(self, index: int) -> bytes:
-        """Return the block with an index, from 0: from the cache, or from the input,
-        and then kept.
+        """Return a block, from the cache or from the input.
+
+        A block that was read from the input is kept. Blocks are numbered from 0.
         """
         file = self.file
-        start = index * _BLOCK_BYTES
-        size = min(_BLOCK_BYTES, file.size - start)
-        if size <= 0:
+        block_start = index * _BLOCK_BYTES
+        block_bytes = min(_BLOCK_BYTES, file.size - block_start)
+        if block_bytes <= 0:
             return b""
+        # The version token is part of the key, so that a changed object has other
+        # blocks.
         key = f"{file.url}\n{file.size}\n{file.token}\n{index}"
-        entry = self._cache.get(key)
-        if entry is not None and isinstance(entry[0], bytes) and len(entry[0]) == size:
-            return entry[0]
-        block = self._data.pread(size, start)
-        if len(block) == size:
+        cache_entry = self._cache.get(key)
+        if (
+            cache_entry is not None
+            and isinstance(cache_entry[0], bytes)
+            and len(cache_entry[0]) == block_bytes
+        ):
+            return cache_entry[0]
+        block = self._data.pread(block_bytes, block_start)
+        if len(block) == block_bytes:
             self._cache.put(key, block)
         return block

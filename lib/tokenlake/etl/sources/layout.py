@@ -1,5 +1,4 @@
-"""Subsets and splits of a folder of files, by the rules of the `datasets` library and
-of the Hub's viewer.
+"""Subsets and splits of a folder, by rules of the `datasets` library and the Hub.
 
 The same rules read a repository on the Hub, a folder of this machine and a folder in a
 bucket. In this order:
@@ -101,12 +100,10 @@ def matches(pattern: str, paths: Iterable[str]) -> list[str]:
     special_count = special_folders(pattern)
     matching: list[str] = []
     for path in paths:
-        name = path.rpartition("/")[2]
-        if (
-            is_match(path)
-            and name not in ignored_names
-            and special_folders(path) == special_count
-        ):
+        file_name = path.rpartition("/")[2]
+        if file_name in ignored_names or special_folders(path) != special_count:
+            continue
+        if is_match(path):
             matching.append(path)
     return matching
 
@@ -115,12 +112,14 @@ def special_folders(path: str) -> int:
     """Return the number of folders of a path that begin with two underscores."""
     if "__" not in path:
         return 0
+    # The file itself may begin with underscores: only folders are special.
     return sum(part.startswith("__") for part in path.split("/")[:-1])
 
 
 def describes(name: str, pattern: str) -> bool:
-    """Say whether a file that a glob matches is no data: it describes data, or marks
-    that a folder is complete.
+    """Say whether a file that a glob matches is no data.
+
+    It then describes data, or marks that a folder is complete.
 
     Args:
         name: Name of the file.
@@ -131,9 +130,9 @@ def describes(name: str, pattern: str) -> bool:
         return True
     if name == CARD:
         return not pattern.endswith(("md", "]"))
-    return (
-        name.startswith("_") and "." not in name and not pattern.startswith(("_", "["))
-    )
+    # Hadoop writes _SUCCESS beside its files.
+    is_mark = name.startswith("_") and "." not in name
+    return is_mark and not pattern.startswith(("_", "["))
 
 
 def in_no_split(paths: Iterable[str], splits: Splits) -> Iterator[str]:

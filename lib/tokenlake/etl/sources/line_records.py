@@ -1,8 +1,7 @@
-"""The records of a block of lines: the place of each, and the columns and faults that
-they become.
+"""The records of a block of lines: their places, and the columns and faults of them.
 
-A record is a line that is not blank. Offsets in a block and line indices count from 0. Example, a block at byte 100 of
-the file::
+A record is a line that is not blank. Offsets in a block and line indices count from 0.
+Example, a block at byte 100 of the file::
 
     {"a":1}\\n \\n\\n{"a":2}\\n        starts 0, 11    stops 7, 18    positions 100, 111
                                     line_indices 0, 3    lines 4    blank_line 2
@@ -40,8 +39,7 @@ _JSON_SPACE: Final = b" \t\r"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RawRecords:
-    """Consecutive records in a buffer: lines that are not blank, or elements of an
-    array.
+    """Consecutive records in a buffer: lines that are not blank, or elements.
 
     Attributes:
         data: Bytes of the block.
@@ -82,29 +80,34 @@ class RawRecords:
             yield data[start:stop]
 
     def pieces(self, size: int) -> Iterator[RawRecords]:
-        """Yield the records in pieces of about `size` bytes, fewer if they are very
-        short; at least one piece.
+        """Yield the records in pieces of about `size` bytes, at least one piece.
+
+        Pieces of very short records are smaller.
         """
-        first = 0
-        while first < len(self):
-            stop = int(
-                np.searchsorted(self.stops, self.starts[first] + size, side="right")
+        first_record = 0
+        while first_record < len(self):
+            size_limit = self.starts[first_record] + size
+            end_record = int(np.searchsorted(self.stops, size_limit, side="right"))
+            end_record = min(
+                max(end_record, first_record + 1), first_record + PIECE_RECORDS
             )
-            stop = min(max(stop, first + 1), first + PIECE_RECORDS)
-            if stop - first == len(self):
+            if end_record - first_record == len(self):
                 yield self
             else:
-                yield self.part(first, stop)
-            first = stop
+                yield self.part(first_record, end_record)
+            first_record = end_record
         if not len(self):
             yield self
 
     def part(self, start: int, stop: int) -> RawRecords:
-        """Return the records from index `start` to `stop`; the counts of all parts
-        sum up to those of the whole.
+        """Return the records from index `start` to `stop`.
+
+        The counts of all parts sum up to those of the whole.
         """
-        size = len(self)
-        is_last = stop == size
+        # A part owns the lines from its first record to the first record of the next
+        # part. Lines before the first record belong to the first part.
+        record_count = len(self)
+        is_last = stop == record_count
         line_indices = self.line_indices
         first_line = 0
         end_line = 0
@@ -112,6 +115,9 @@ class RawRecords:
             first_line = 0 if start == 0 else int(line_indices[start])
             end_line = self.lines if is_last else int(line_indices[stop])
             line_indices = line_indices[start:stop] - first_line
+        # Shares of the bytes are differences of rounded sums, so that they add up.
+        bytes_until_start = self.bytes_read * start // record_count
+        bytes_until_stop = self.bytes_read * stop // record_count
         return replace(
             self,
             starts=self.starts[start:stop],
@@ -120,20 +126,20 @@ class RawRecords:
             line_indices=line_indices,
             lines=end_line - first_line,
             open_end=self.open_end and is_last,
-            bytes_read=self.bytes_read * stop // size - self.bytes_read * start // size,
+            bytes_read=bytes_until_stop - bytes_until_start,
             normalized=self.normalized if start == 0 else {},
         )
 
     def blank(self) -> RawRecords:
         """Return no records, and the line of the only one as a blank line."""
-        nothing = self.starts[:0]
+        no_records = self.starts[:0]
         normalized = {**self.normalized, "blank_line": 1}
         return replace(
             self,
-            starts=nothing,
-            stops=nothing,
-            positions=nothing,
-            line_indices=nothing,
+            starts=no_records,
+            stops=no_records,
+            positions=no_records,
+            line_indices=no_records,
             normalized=normalized,
         )
 
@@ -148,8 +154,8 @@ class RawRecords:
         line_index = (
             None if self.line_indices is None else int(self.line_indices[index])
         )
-        raw = self.data[start : min(stop, start + RAW_LIMIT)]
-        return BadLine(int(self.positions[index]), line_index, fault, raw)
+        raw_bytes = self.data[start : min(stop, start + RAW_LIMIT)]
+        return BadLine(int(self.positions[index]), line_index, fault, raw_bytes)
 
     def parsed(self, faults: Mapping[int, Fault], **fields: Any) -> Parsed:
         """Return the records without a fault, in order, with the counts of all of them.
@@ -180,8 +186,9 @@ def index_lines(block: LineBlock, blank: bytes = b"") -> RawRecords:
         blank: Bytes that a blank line may hold besides a carriage return.
     """
     data = np.frombuffer(block.data, np.uint8, block.size)
-    # 1. The edges between lines. Iterating over BytesIO finds newlines with memchr and frees each line at once: 5 GB/s
-    #    on lines of 200 bytes, 20 GB/s on long ones, several times the speed of comparing and searching with numpy.
+    # 1. The edges between lines. Iterating over BytesIO finds newlines with memchr and
+    #    frees each line at once: 5 GB/s on lines of 200 bytes, 20 GB/s on long ones,
+    #    several times the speed of comparing and searching with numpy.
     lengths = np.fromiter(map(len, io.BytesIO(block.data)), np.int64)
     edges = offsets_of(lengths)
     edges = edges[: np.searchsorted(edges, block.size) + 1]
@@ -198,6 +205,7 @@ def index_lines(block: LineBlock, blank: bytes = b"") -> RawRecords:
     crlf_count = 0
     if block.data.find(b"\r", 0, block.size) >= 0:
         is_crlf = (stops > starts) & (data[np.maximum(stops, 1) - 1] == CARRIAGE_RETURN)
+        # A carriage return at the end of the file ends no line.
         if has_open_end:
             is_crlf[-1] = False
         stops -= is_crlf
@@ -226,37 +234,39 @@ def index_lines(block: LineBlock, blank: bytes = b"") -> RawRecords:
 def _without_blank(
     data: bytes, starts: Int64s, stops: Int64s, line_indices: Int64s, blank: bytes
 ) -> Int64s:
-    """Return the lines that hold other bytes than `blank`; only lines that begin
-    with white space are searched.
+    """Return the lines that hold other bytes than `blank`.
+
+    Only lines that begin with white space are searched.
     """
     begins_with_space = np.frombuffer(data, np.uint8)[starts[line_indices]] <= ord(" ")
     suspects = line_indices[begins_with_space].tolist()
-    blank_lines = [
-        index
-        for index in suspects
-        if not data[starts[index] : stops[index]].strip(blank)
-    ]
+    blank_lines: list[int] = []
+    for line_index in suspects:
+        if not data[starts[line_index] : stops[line_index]].strip(blank):
+            blank_lines.append(line_index)
     if not blank_lines:
         return line_indices
     return np.setdiff1d(line_indices, blank_lines, assume_unique=True)
 
 
 def long_record(line: LongLine) -> tuple[RawRecords, int, int]:
-    """Return a long line as one record, of its first bytes alone, and the start and
-    stop of its content.
+    """Return a long line as one record, and the start and stop of its content.
+
+    The record holds the first bytes of the line alone.
 
     The content is the line without byte order mark, newline and carriage return.
     """
-    tail: bytes | bytearray = b""
+    # The end of the line is in its bytes, or in its first bytes if these are all of it.
+    line_end: bytes | bytearray = b""
     if line.data:
-        tail = line.data
+        line_end = line.data
     elif len(line.head) == line.size:
-        tail = line.head
-    start = 0
+        line_end = line.head
+    content_start = 0
     if line.offset == 0 and line.head.startswith(BOM):
-        start = len(BOM)
-    has_crlf = tail.endswith(b"\r\n")
-    has_newline = tail.endswith(b"\n")
+        content_start = len(BOM)
+    has_crlf = line_end.endswith(b"\r\n")
+    has_newline = line_end.endswith(b"\n")
     record = RawRecords(
         data=line.head,
         starts=np.zeros(1, np.int64),
@@ -265,10 +275,10 @@ def long_record(line: LongLine) -> tuple[RawRecords, int, int]:
         line_indices=np.zeros(1, np.int64),
         lines=1,
         open_end=line.data is not None and not has_newline,
-        normalized={"bom": int(start > 0), "crlf": int(has_crlf)},
+        normalized={"bom": int(content_start > 0), "crlf": int(has_crlf)},
         bytes_read=line.bytes_read,
     )
-    return record, start, line.size - int(has_newline) - int(has_crlf)
+    return record, content_start, line.size - int(has_newline) - int(has_crlf)
 
 
 def record_starts(
@@ -277,8 +287,9 @@ def record_starts(
     max_record_bytes: int,
     block_bytes: int = BLOCK_BYTES,
 ) -> Iterator[tuple[Int64s, LineBlock | LongLine]]:
-    """Yield the positions of the records in each block, int64[n], without parsing them:
-    every line that is not blank.
+    """Yield the positions of the records in each block, int64[n], without parsing them.
+
+    A record is every line that is not blank.
 
     In JSON a line of white space is blank. One that is longer than a block is a bad
     record, as the reader counts it.
@@ -289,23 +300,24 @@ def record_starts(
         max_record_bytes: Size of a line in bytes above which it is not held.
         block_bytes: Size of a block in bytes.
     """
-    space = _JSON_SPACE if part.file.format == "jsonl" else b""
+    blank_bytes = _JSON_SPACE if part.file.format == "jsonl" else b""
     for block in read_blocks(part, source, max_record_bytes, block_bytes):
         if isinstance(block, LineBlock):
-            yield index_lines(block, space).positions, block
+            yield index_lines(block, blank_bytes).positions, block
             continue
-        count = 0 if space and _is_blank_long_line(block) else 1
-        yield np.full(count, block.offset, np.int64), block
+        record_count = 0 if blank_bytes and _is_blank_long_line(block) else 1
+        yield np.full(record_count, block.offset, np.int64), block
 
 
 def _is_blank_long_line(line: LongLine) -> bool:
-    """Say whether a long line of JSON Lines is white space, and not too long for a
-    blank line.
+    """Say whether a long line of JSON Lines is white space.
+
+    One that is too long for a blank line is not.
     """
-    skip = len(BOM) if line.offset == 0 and line.head.startswith(BOM) else 0
-    space = _JSON_SPACE + b"\n"
+    mark_size = len(BOM) if line.offset == 0 and line.head.startswith(BOM) else 0
+    blank_bytes = _JSON_SPACE + b"\n"
     # `head` first: a long record is not copied to find out a fact that its first byte
     # tells.
-    if line.head[skip:].strip(space) or line.size > BLOCK_BYTES + 2:
+    if line.head[mark_size:].strip(blank_bytes) or line.size > BLOCK_BYTES + 2:
         return False
-    return line.data is not None and not line.data[skip:].strip(space)
+    return line.data is not None and not line.data[mark_size:].strip(blank_bytes)

@@ -103,23 +103,26 @@ def read_blocks(
 
 def count_lines(source: InputBytes, stop: int) -> int:
     """Return the number of newlines before byte `stop` of a plain file."""
-    total = 0
+    newline_count = 0
     for offset in range(0, stop, SCAN_BYTES):
-        total += source.pread(min(SCAN_BYTES, stop - offset), offset).count(b"\n")
-    return total
+        chunk = source.pread(min(SCAN_BYTES, stop - offset), offset)
+        newline_count += chunk.count(b"\n")
+    return newline_count
 
 
 def read_exactly(part: FileRange, source: InputBytes, size: int, offset: int) -> bytes:
-    """Return `size` bytes from `offset` on; InputChangedError if the file ends
-    before.
+    """Return `size` bytes from `offset` on.
+
+    Raises:
+        InputChangedError: The file ends before.
     """
-    data = source.pread(size, offset)
-    if len(data) < size:
+    read_bytes = source.pread(size, offset)
+    if len(read_bytes) < size:
         raise changed(
             part.file,
-            f"it ends at byte {offset + len(data)}, planned were {part.file.size}",
+            f"it ends at byte {offset + len(read_bytes)}, planned were {part.file.size}",
         )
-    return data
+    return read_bytes
 
 
 def parsed_blocks(
@@ -145,9 +148,7 @@ def parsed_blocks(
 
 
 def _line_start(source: InputBytes, offset: int, size: int) -> int:
-    """Return the start of the first line that starts at or after `offset`; `size` if
-    there is none.
-    """
+    """Return the start of the first line at or after `offset`; `size` without one."""
     if offset <= 0:
         return 0
     if offset >= size:
@@ -156,16 +157,17 @@ def _line_start(source: InputBytes, offset: int, size: int) -> int:
     # Each read of an object is a request; of a local file a few bytes are enough for
     # most lines.
     position = offset - 1
-    step = _NEAR_BYTES if source.file.is_local else SCAN_BYTES
+    # The second read is larger: the line is a long one.
+    read_bytes = _NEAR_BYTES if source.file.is_local else SCAN_BYTES
     while position < size:
-        data = source.pread(min(step, size - position), position)
-        if not data:
+        chunk = source.pread(min(read_bytes, size - position), position)
+        if not chunk:
             break
-        newline = data.find(b"\n")
-        if newline >= 0:
-            return position + newline + 1
-        position += len(data)
-        step = SCAN_BYTES
+        newline_index = chunk.find(b"\n")
+        if newline_index >= 0:
+            return position + newline_index + 1
+        position += len(chunk)
+        read_bytes = SCAN_BYTES
     return size
 
 
@@ -173,24 +175,24 @@ def _plain_blocks(
     part: FileRange, source: InputBytes, limit: int, block_bytes: int
 ) -> Iterator[LineBlock | LongLine]:
     """Yield the lines that a range of an uncompressed file owns."""
-    size = part.file.size
-    end = _line_start(source, part.stop, size)
-    offset = _line_start(source, part.start, size)
+    file_size = part.file.size
+    range_end = _line_start(source, part.stop, file_size)
+    offset = _line_start(source, part.start, file_size)
     # Bytes up to here are counted as read. The last line may reach beyond the range:
     # its rest is not counted here, but by the next range, which begins with it.
-    counted = part.start
-    while offset < end:
-        block_size = min(block_bytes, end - offset)
+    counted_bytes = part.start
+    while offset < range_end:
+        block_size = min(block_bytes, range_end - offset)
         # A block that ends with a line is parsed in place. Looking for that end first
         # costs a local file nothing, but an object another request.
-        if part.file.is_local and offset + block_size < end:
-            tail_size = min(_TAIL_BYTES, block_size)
-            tail = source.pread(tail_size, offset + block_size - tail_size)
-            lines_size = tail.rfind(b"\n") + 1
+        if part.file.is_local and offset + block_size < range_end:
+            last_size = min(_TAIL_BYTES, block_size)
+            last_bytes = source.pread(last_size, offset + block_size - last_size)
+            lines_size = last_bytes.rfind(b"\n") + 1
             if lines_size:
-                block_size -= tail_size - lines_size
+                block_size -= last_size - lines_size
         data = read_exactly(part, source, block_size, offset)
-        is_last = offset + len(data) == end
+        is_last = offset + len(data) == range_end
         lines_size = len(data) if is_last else data.rfind(b"\n") + 1
         if lines_size:
             counted_end = min(offset + lines_size, part.stop)
@@ -198,17 +200,17 @@ def _plain_blocks(
                 data=data,
                 size=lines_size,
                 offset=offset,
-                bytes_read=counted_end - counted,
+                bytes_read=counted_end - counted_bytes,
             )
         else:
             # No line ends in the block.
-            lines_size = _line_start(source, offset + len(data), size) - offset
+            lines_size = _line_start(source, offset + len(data), file_size) - offset
             counted_end = min(offset + lines_size, part.stop)
             yield _long_line(
-                part, source, offset, lines_size, limit, counted_end - counted
+                part, source, offset, lines_size, limit, counted_end - counted_bytes
             )
         offset += lines_size
-        counted = counted_end
+        counted_bytes = counted_end
 
 
 def _long_line(
@@ -220,12 +222,16 @@ def _long_line(
     bytes_read: int,
 ) -> LongLine:
     """Read a long line of an uncompressed file; one over the limit is not held."""
-    data = None
+    line_bytes = None
     if size <= limit + FRAME_BYTES:
-        data = bytearray(read_exactly(part, source, size, offset))
-    head = source.pread(min(size, RAW_LIMIT), offset)
+        line_bytes = bytearray(read_exactly(part, source, size, offset))
+    first_bytes = source.pread(min(size, RAW_LIMIT), offset)
     return LongLine(
-        data=data, head=head, size=size, offset=offset, bytes_read=bytes_read
+        data=line_bytes,
+        head=first_bytes,
+        size=size,
+        offset=offset,
+        bytes_read=bytes_read,
     )
 
 
@@ -242,10 +248,12 @@ def _compressed_blocks(
         nonlocal pending, offset, is_final
         data = pending
         if not is_final:
-            missing = max(block_bytes - len(pending), 0)
-            more = stream.read(missing)
-            is_final = len(more) < missing
-            data = pending + more
+            # Bytes of a line that is not whole are kept, and count to the size of the
+            # next block.
+            missing_bytes = max(block_bytes - len(pending), 0)
+            new_bytes = stream.read(missing_bytes)
+            is_final = len(new_bytes) < missing_bytes
+            data = pending + new_bytes
         if not data:
             return None
         lines_size = len(data) if is_final else data.rfind(b"\n") + 1
@@ -278,25 +286,29 @@ def _gather_line(
     Returns:
         The line, and the bytes of the next lines that were read with its end.
     """
-    data: bytearray | None = bytearray(begun)
-    size = len(begun)
-    head = begun[:RAW_LIMIT]
-    rest = b""
+    line_bytes: bytearray | None = bytearray(begun)
+    line_size = len(begun)
+    first_bytes = begun[:RAW_LIMIT]
+    bytes_after = b""
     is_ended = False
     while not is_ended:
         chunk = stream.read(SCAN_BYTES)
         line_end = chunk.find(b"\n") + 1
         is_ended = line_end > 0 or not chunk
         if line_end:
-            rest = chunk[line_end:]
+            bytes_after = chunk[line_end:]
             chunk = chunk[:line_end]
-        size += len(chunk)
-        head += chunk[: RAW_LIMIT - len(head)]
-        if size > limit + FRAME_BYTES:
-            data = None
-        elif data is not None:
-            data += chunk
+        line_size += len(chunk)
+        first_bytes += chunk[: RAW_LIMIT - len(first_bytes)]
+        if line_size > limit + FRAME_BYTES:
+            line_bytes = None
+        elif line_bytes is not None:
+            line_bytes += chunk
     line = LongLine(
-        data=data, head=head, size=size, offset=offset, bytes_read=stream.consumed()
+        data=line_bytes,
+        head=first_bytes,
+        size=line_size,
+        offset=offset,
+        bytes_read=stream.consumed(),
     )
-    return line, rest
+    return line, bytes_after

@@ -1,5 +1,4 @@
-"""The inputs of a source, wherever they are: its files, their order, and the exact
-content of each.
+"""The inputs of a source: its files, their order, and the exact content of each.
 
 Folders of this machine are read with ``os.scandir`` and paths stay strings: a listing
 may have 100,000 files.
@@ -48,6 +47,7 @@ if TYPE_CHECKING:
 Enough = Callable[[InputFile], bool]
 """Function that is called with each file in order; true ends the listing behind it."""
 
+# Rare enough to cost nothing beside the listing itself.
 _REPORT_FILES: Final = 1000
 _PARALLEL_LOOKS: Final = 16  # beginnings of objects that are read at a time
 
@@ -111,11 +111,11 @@ def list_inputs(
             f"Source {source.name!r} has no data_files; give at least one file, glob or directory.",
             source=source.name,
         )
+    # An id of the Hub is no path and no URL, and is not spelled out.
     if source.type == "hub":
         return _first_files(_list_urls(source, select, is_hub=True), enough)
-    # All entries are URLs, or none is.
     source = replace(source, data_files=tuple(spelled_out(source.data_files)))
-    urls = [entry for entry in source.data_files if is_url(entry)]
+    urls = _all_urls(source)
     if not urls:
         return _list_local(
             source,
@@ -126,24 +126,36 @@ def list_inputs(
             enough=enough,
             select=select,
         )
-    if len(urls) < len(source.data_files):
-        local = next(entry for entry in source.data_files if not is_url(entry))
+    is_hub = all(is_hub_url(url) for url in urls)
+    files = _list_urls(source, select, is_hub=is_hub)
+    return _first_files(with_companions(files, source.type), enough)
+
+
+def _all_urls(source: ResolvedSource) -> list[str]:
+    """Return the entries of a source if they are URLs, [] if they are local.
+
+    Raises:
+        ConfigError: Some entries are URLs and others are local.
+    """
+    urls = [entry for entry in source.data_files if is_url(entry)]
+    if urls and len(urls) < len(source.data_files):
+        local_entry = next(entry for entry in source.data_files if not is_url(entry))
+        # Only the scheme is repeated: the rest of a URL may hold credentials.
+        scheme = urls[0].partition("://")[0]
         raise ConfigError(
-            # Only the scheme is repeated: the rest of a URL may hold credentials.
-            f"source {source.name!r}: data_files mix URLs ({urls[0].partition('://')[0]}://...) and local files "
-            f"({local!r}); make them two sources",
+            f"source {source.name!r}: data_files mix URLs ({scheme}://...) and local files "
+            f"({local_entry!r}); make them two sources",
             source=source.name,
         )
-    is_hub = all(is_hub_url(url) for url in urls)
-    return _first_files(
-        with_companions(_list_urls(source, select, is_hub=is_hub), source.type), enough
-    )
+    return urls
 
 
 def spelled_out(entries: Sequence[str]) -> Iterator[str]:
-    """Yield entries of `data_files` with ``{0..3}`` and ``{a,b}`` spelled out; the
-    name of an existing file stays.
+    """Yield entries of `data_files` with ``{0..3}`` and ``{a,b}`` spelled out.
+
+    The name of an existing file stays as it is.
     """
+    # Braces are characters of a file name, too.
     for entry in entries:
         is_plain = "{" not in entry
         if is_plain or _is_existing_file(entry):
@@ -153,7 +165,7 @@ def spelled_out(entries: Sequence[str]) -> Iterator[str]:
 
 
 def _is_existing_file(entry: str) -> bool:
-    """Return whether an entry with braces is the name of a file of this machine."""
+    """Say whether an entry with braces is the name of a file of this machine."""
     if is_url(entry):
         return False
     return os.path.exists(os.path.expanduser(entry))  # noqa: PTH110, PTH111
@@ -211,11 +223,17 @@ def _list_local(
     files = _stat_files(source, listing)
 
     def as_input(file: FoundFile, token: str) -> InputFile:
-        size = file.stat.st_size
+        file_size = file.stat.st_size
         stat = state(file.stat)
         note = listing.note
         planned_file = planned(
-            source, file.name, file.path, size=size, token=token, stat=stat, origin=note
+            source,
+            file.name,
+            file.path,
+            size=file_size,
+            token=token,
+            stat=stat,
+            origin=note,
         )
         return as_it_begins(planned_file, {})
 
@@ -228,14 +246,17 @@ def _list_local(
     if enough:
         # One after the other: files behind the last one are not read, whatever their
         # size.
-        one_by_one = (
-            file for found_file in list(files) for file in with_hashes([found_file], 1)
-        )
-        return _first_files(one_by_one, enough)
+        def hash_one_by_one() -> Iterator[InputFile]:
+            for found_file in list(files):
+                yield from with_hashes([found_file], 1)
+
+        return _first_files(hash_one_by_one(), enough)
     if hashed:
+        # There may be a million files: compact ones take a tenth of the memory.
         return CompactTuple(
             InputFile, with_companions(with_hashes(files, hash_threads), source.type)
         )
+    # To inspect a source, the state of a file is enough.
     unhashed_files = [as_input(file, stat_token(file.stat)) for file in files]
     return list(with_companions(unhashed_files, source.type))
 
@@ -268,6 +289,7 @@ def _find_files(
     choices: list[Choice] = []
     path_count = 0
     for entry in source.data_files:
+        # 1. The files that the entry stands for, without repetitions.
         prefix, matches = expand(entry, source.type)
         prefixes.append(prefix)
         paths_of_entry: dict[str, None] = {}  # without repetitions, in order
@@ -276,15 +298,18 @@ def _find_files(
             path_count += 1
             if path_count % _REPORT_FILES == 0:
                 meter.add(_REPORT_FILES, 0)
+        # 2. Those of them that the source's subset and split choose, and their
+        #    companions.
         bounds = _Bounds.of_here([prefix])
         choice = select(
             _files_entry(entry, prefix, list(paths_of_entry), bounds), source
         )
         choices.append(choice)
-        folder = _with_separator(prefix)
-        paths_of_choice = [folder + name for name in choice.paths]
+        path_prefix = _with_separator(prefix)
+        paths_of_choice = [path_prefix + name for name in choice.paths]
         paths.update(paths_of_choice)
         paths.update(companions_beside(paths_of_choice, source.type))
+    # 3. The root: the same files have the same names, wherever the root lies.
     root = os.path.commonpath(prefixes)
     root_size = len(_with_separator(root))
     names = sorted(path[root_size:] for path in each_once(paths))
@@ -331,8 +356,9 @@ def require_use_of_options(
     delimiter: str | None,
     text_mode: str | None,
 ) -> None:
-    """Raise ConfigError for an option of one format, if no file of a source has that
-    format.
+    """Refuse an option of one format if no file of a source has that format.
+
+    An option without effect is a mistake, which the user would otherwise not notice.
 
     Args:
         name: Name of the source, for messages.
@@ -370,6 +396,7 @@ def _files_entry(
     """
     base = _with_separator(prefix)
     is_folder = os.path.isdir(local_path(entry))  # noqa: PTH112
+    # The names of the whole folder, not only of data, show how it was written.
     names: frozenset[str] = frozenset()
     if is_folder:
         names = frozenset(os.listdir(prefix))  # noqa: PTH208
@@ -392,34 +419,35 @@ def _files_entry(
 
 
 def each_once(paths: Iterable[str]) -> list[str]:
-    """Return paths without those that symbolic links lead to a file that another path
-    names already.
+    """Return paths without those that lead to a file that another path names.
 
     The path that comes first wins, folder by folder, as in a search of a folder: of
     ``latest/a.jsonl`` and ``v3/a.jsonl``, if ``latest`` is a link to ``v3``, that is
     ``latest/a.jsonl``.
     """
     real_folders: dict[str, str] = {}
-    first_of: dict[str, str] = {}  # real path to the first path that leads to it
+    path_of_file: dict[str, str] = {}  # real path to the first path that leads to it
     # A separator sorts before every character of a name, so that the order is that of
+    # Folders have few links: the real path of each is found once, not once per file.
     # folders.
     for path in sorted(paths, key=lambda path: path.replace(os.sep, "\0")):
         if os.path.islink(path):  # noqa: PTH114
-            real = os.path.realpath(path)
+            real_path = os.path.realpath(path)
         else:
             folder, _, name = path.rpartition(os.sep)
             if folder not in real_folders:
                 real_folders[folder] = os.path.realpath(folder or os.sep)
-            real = f"{real_folders[folder]}{os.sep}{name}"
-        first_of.setdefault(real, path)
-    return list(first_of.values())
+            real_path = f"{real_folders[folder]}{os.sep}{name}"
+        path_of_file.setdefault(real_path, path)
+    return list(path_of_file.values())
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class _Bounds:
-    """Folders that files must lie in, links followed: a worker's owner bounds the
-    places of inputs.
+    """Folders that files must lie in, links followed.
+
+    A worker's owner bounds the places of inputs.
 
     Attributes:
         folders: Folders, each with a separator at its end.
@@ -438,6 +466,8 @@ class _Bounds:
         places = AllowedPlaces.of(os.environ, INPUTS)
         if not places.is_bounded:
             return None
+        # A person who runs a command may read what the person names. A worker obeys its
+        # owner alone.
         folders = [str(folder) for folder in places.folders]
         if not inputs_are_bounded_here():
             folders += [os.path.realpath(prefix) for prefix in prefixes]
@@ -451,12 +481,16 @@ class _Bounds:
             stat: State of the file that will be read: it must be the very file that was
                 found inside.
         """
-        real = os.path.realpath(path)
-        is_inside = any(f"{real}{os.sep}".startswith(folder) for folder in self.folders)
-        if is_inside and FileStat.of(real)[:2] == stat[:2]:
+        real_path = os.path.realpath(path)
+        is_inside = any(
+            f"{real_path}{os.sep}".startswith(folder) for folder in self.folders
+        )
+        # Compared with the file that was found, in case a link is changed between the
+        # check and the read.
+        if is_inside and FileStat.of(real_path)[:2] == stat[:2]:
             return
         raise SourceError(
-            f"{path}: a link points to {real!r}, outside the folders that this environment allows ({INPUTS}); remove "
-            "the link, or allow that folder",
+            f"{path}: a link points to {real_path!r}, outside the folders that this environment allows ({INPUTS}); "
+            "remove the link, or allow that folder",
             got=path,
         )

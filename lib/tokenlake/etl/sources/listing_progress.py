@@ -39,8 +39,9 @@ OnProgress = Callable[[Progress], None]
 
 @final
 class ProgressMeter:
-    """Adds up the work of several threads; reports are rare, but the last one is
-    always made.
+    """Adds up the work of several threads.
+
+    Reports are rare, but the last one is always made.
     """
 
     def __init__(
@@ -69,6 +70,7 @@ class ProgressMeter:
             self._files += files
             self._bytes += size
             now = time.monotonic()
+            # A step whose total is unknown has no last report.
             is_last = self._files == self._all_files > 0
             if self._report and (now >= self._next_report or is_last):
                 self._next_report = now + _REPORT_SECONDS

@@ -15,8 +15,7 @@ _AS_BYTES: Final = {
 
 
 def check_offsets(column: Any) -> None:
-    """Raise ArrowInvalid unless all offsets and indices of a column lie within its
-    buffers.
+    """Raise ArrowInvalid unless offsets and indices of a column lie within its buffers.
 
     Whether strings are UTF-8 is not checked: that makes a bad record, not a damaged
     file.
@@ -25,6 +24,8 @@ def check_offsets(column: Any) -> None:
     # would look like damage.
     if not _has_nulls_inside(column.type):
         column = column.view(_bytes_type(column.type))
+    # `validate` would also check UTF-8 in strings, which is why they are viewed as
+    # bytes.
     column.validate(full=True)
 
 
@@ -52,10 +53,9 @@ def _bytes_type(column_type: Any) -> Any:
             column_type.ordered,
         )
     if types.is_struct(column_type):
-        fields = [
-            _bytes_field(column_type.field(index))
-            for index in range(column_type.num_fields)
-        ]
+        fields: list[Any] = []
+        for index in range(column_type.num_fields):
+            fields.append(_bytes_field(column_type.field(index)))
         return pa.struct(fields)
     if types.is_map(column_type):
         return pa.map_(

@@ -37,6 +37,7 @@ def opened(
         data: InputBytes = LocalBytes(file)
     else:
         data = _open_remote(file, storage_options or {})
+    # Checked again after the last read: the file may have been replaced meanwhile.
     try:
         yield data
         data.check_unchanged()
@@ -63,8 +64,10 @@ def open_companions(
 
 
 def _open_remote(file: InputFile, storage_options: Mapping[str, Any]) -> InputBytes:
-    """Open an object. Its blocks are kept on disk if the configuration or the
-    environment set a size for them.
+    """Open an object.
+
+    Its blocks are kept on disk if the configuration or the environment set a size for
+    them.
     """
     cache_bytes = file.kept_bytes
     if cache_bytes is None:
@@ -85,9 +88,7 @@ def _open_remote(file: InputFile, storage_options: Mapping[str, Any]) -> InputBy
 
 
 def _cache_bytes_of_environment() -> int | None:
-    """Return the size that the environment sets for kept blocks, None if it sets
-    none.
-    """
+    """Return the size that the environment sets for kept blocks, None if it sets none."""
     size = os.environ.get(VARIABLE)
     if not size:
         return None

@@ -1,5 +1,6 @@
-"""Parquet: texts and columns, row group by row group, in steps of bounded memory, page
-checksums verified.
+"""Parquet, row group by row group, in steps of bounded memory.
+
+Page checksums are verified.
 
 Only the wanted columns are decoded; damage in a column that is not read is not searched
 for. Row groups in which a predicate surely holds nowhere are not read. The size of a
@@ -42,17 +43,21 @@ _MAGIC: Final = b"PAR1"
 _BUFFER_BYTES: Final = 1 << 20
 _COMPUTE: Final[Any] = pc
 _MAX_PAGE_BYTES: Final = 512 << 20  # beyond the largest record
+# Bytes that a value of a list can take beside its page: an index into a dictionary of
+# strings, which are not unfolded, or a number.
 _INDEX_BYTES: Final = 4
 _NUMBER_BYTES: Final = 16
-_FEW_ROWS: Final = 4096  # not worth reading the dictionary for
+# Up to so many rows, the size of the dictionary is bound enough for its largest entry.
+_FEW_ROWS: Final = 4096
 _JOIN_BYTES: Final = 4 << 20  # small steps are joined up to this size
 
 
 def read_parquet(
     part: FileRange, data: InputBytes, want: Want, predicate: Predicate | None
 ) -> Iterator[Parsed]:
-    """Read the row groups of `part`; extension columns are read as their storage,
-    dictionaries unfolded.
+    """Read the row groups of `part`.
+
+    Extension columns are read as their storage, dictionaries unfolded.
 
     Raises:
         DamagedFileError: The file is empty, cut or corrupt, its row counts disagree, a
@@ -60,22 +65,26 @@ def read_parquet(
             would unfold to far too much.
     """
     # 1. The footer: row groups, schema and the leaves to decode.
+    # The file is opened twice: the first time to learn which columns are to be read as
+    # dictionaries, the second time to read them. The footer is read once.
     with open_parquet(data) as parquet:
-        meta = parquet.metadata
+        file_metadata = parquet.metadata
         schema = parquet.schema_arrow
-        starts = _first_rows(part.file, meta)
+        group_starts = _first_rows(part.file, file_metadata)
         leaves = wanted_leaves(part, parquet, want)
     row_groups = range(part.start, part.stop)
-    _announce_reads(data, meta, row_groups, leaves)
+    _announce_reads(data, file_metadata, row_groups, leaves)
     # 2. The row groups: ruled out by statistics, only counted, as texts alone, or as
     #    rows.
-    with open_parquet(data, leaves.dictionaries, meta) as parquet:
-        for index in row_groups:
-            first_row = starts[index]
-            if predicate and is_excluded(predicate, meta, index, schema):
-                yield _pruned(meta, index)
+    with open_parquet(data, leaves.dictionaries, file_metadata) as parquet:
+        for group_index in row_groups:
+            first_row = group_starts[group_index]
+            if predicate and is_excluded(predicate, file_metadata, group_index, schema):
+                yield _pruned(file_metadata, group_index)
                 continue
-            row_group = RowGroup(data, parquet, index, leaves, want.max_record_bytes)
+            row_group = RowGroup(
+                data, parquet, group_index, leaves, want.max_record_bytes
+            )
             if not leaves.indices:
                 yield from columnar.counted_records(
                     first_row, row_group.rows, row_group.bytes_until
@@ -92,8 +101,7 @@ def read_parquet(
 
 
 def row_group_starts(data: InputBytes) -> list[int]:
-    """Return the row index of the first row of every row group, followed by the number
-    of rows.
+    """Return the row index of every row group's first row, followed by the row count.
 
     Raises:
         DamagedFileError: The footer cannot be read, or its counts disagree.
@@ -141,16 +149,16 @@ def open_parquet(
 
 
 def _first_rows(file: InputFile, meta: pq.FileMetaData) -> list[int]:
-    """Return the row index of the first row of every row group, followed by the
-    number of rows.
-    """
-    rows = [meta.row_group(index).num_rows for index in range(meta.num_row_groups)]
-    if sum(rows) != meta.num_rows or min(rows, default=0) < 0:
+    """Return the row index of every row group's first row, followed by the row count."""
+    row_counts = [
+        meta.row_group(index).num_rows for index in range(meta.num_row_groups)
+    ]
+    if sum(row_counts) != meta.num_rows or min(row_counts, default=0) < 0:
         raise damaged(
             file,
-            f"its footer counts {meta.num_rows} rows, its {len(rows)} row groups together {sum(rows)}",
+            f"its footer counts {meta.num_rows} rows, its {len(row_counts)} row groups together {sum(row_counts)}",
         )
-    return list(accumulate(rows, initial=0))
+    return list(accumulate(row_counts, initial=0))
 
 
 def _announce_reads(
@@ -161,14 +169,15 @@ def _announce_reads(
     for group in row_groups:
         for leaf in leaves.indices:
             chunk = meta.row_group(group).column(leaf)
-            start = chunk_start(chunk)
-            stretches.append((start, start + chunk.total_compressed_size))
+            chunk_offset = chunk_start(chunk)
+            stretches.append((chunk_offset, chunk_offset + chunk.total_compressed_size))
     data.expect(stretches, len(leaves.indices))
 
 
 def _pruned(meta: pq.FileMetaData, index: int) -> Parsed:
-    """Return a row group that statistics rule out, all of whose rows count as
-    skipped.
+    """Return a row group that statistics rule out.
+
+    All of its rows count as skipped.
     """
     row_group = meta.row_group(index)
     return Parsed(
@@ -192,20 +201,21 @@ def _row_pieces(row_group: RowGroup, leaves: Leaves) -> Iterator[Piece]:
 
 
 def _text_pieces(row_group: RowGroup) -> Iterator[Piece]:
-    """Yield the texts alone; small arrays are joined, so that later steps work on
-    blocks.
+    """Yield the texts alone.
+
+    Small arrays are joined, so that later steps work on blocks.
     """
     steps = row_group.steps()
 
     def next_piece() -> Piece | None:
         texts: list[pa.LargeStringArray] = []
-        size = 0
-        while size < _JOIN_BYTES:
+        joined_bytes = 0
+        while joined_bytes < _JOIN_BYTES:
             batch = next(steps, None)
             if batch is None:
                 break
             texts.append(row_group.text(batch))
-            size += texts[-1].nbytes
+            joined_bytes += texts[-1].nbytes
             del batch  # before the next one is decoded
         return (None, concat(texts)) if texts else None
 
@@ -252,12 +262,12 @@ class RowGroup:
         return self._meta.num_rows
 
     def bytes_until(self, row: int) -> int:
-        """Return the number of bytes that count as read up to `row` of the group,
-        less those returned before.
-        """
-        before = self._bytes_counted
+        """Return the bytes that count as read up to `row`, less those returned before."""
+        bytes_before = self._bytes_counted
+        # Row groups count by their uncompressed size, of which each row has an equal
+        # share.
         self._bytes_counted = self._meta.total_byte_size * row // max(self.rows, 1)
-        return self._bytes_counted - before
+        return self._bytes_counted - bytes_before
 
     def steps(self) -> Iterator[pa.RecordBatch]:
         """Yield the rows in batches, the top-level columns in the file's order.
@@ -305,12 +315,12 @@ class RowGroup:
 
     def _where(self) -> str:
         """Return the row group and its columns for a message."""
-        paths = [
+        column_paths = [
             self._meta.column(leaf).path_in_schema for leaf in self._leaves.indices
         ]
-        if len(paths) == 1:
-            return f"row group {self._index}, column {paths[0]!r}"
-        return f"row group {self._index}, columns {', '.join(paths)}"
+        if len(column_paths) == 1:
+            return f"row group {self._index}, column {column_paths[0]!r}"
+        return f"row group {self._index}, columns {', '.join(column_paths)}"
 
     def _next_batch(self) -> pa.RecordBatch | None:
         """Decode the next batch, None at the end of the row group."""
@@ -345,11 +355,11 @@ class RowGroup:
     def _plan(self, leaf: int) -> PageSteps | ListSteps:
         """Return the steps in which a leaf may be decoded."""
         chunk = self._meta.column(leaf)
-        schema = self._parquet.metadata.schema.column(leaf)
-        is_bytes = schema.physical_type == "BYTE_ARRAY"
+        leaf_schema = self._parquet.metadata.schema.column(leaf)
+        is_bytes = leaf_schema.physical_type == "BYTE_ARRAY"
         pages = walk_pages(self._data.pread, chunk)
         # Lists: the beginnings of rows in the pages are not known.
-        if schema.max_repetition_level:
+        if leaf_schema.max_repetition_level:
             entry_bytes = _INDEX_BYTES if is_bytes else _NUMBER_BYTES
             return ListSteps(pages, entry_bytes, self._max_page, self.rows)
         if chunk.num_values != self.rows:
@@ -358,11 +368,11 @@ class RowGroup:
             )
 
         def largest_entry(dictionary_bytes: int) -> int:
-            if not is_bytes or schema.path in self._leaves.dictionaries:
-                return max(schema.length or 0, _NUMBER_BYTES)
+            if not is_bytes or leaf_schema.path in self._leaves.dictionaries:
+                return max(leaf_schema.length or 0, _NUMBER_BYTES)
             if self.rows <= _FEW_ROWS:
                 return dictionary_bytes
-            return self._largest_entry(leaf, schema.path)
+            return self._largest_entry(leaf, leaf_schema.path)
 
         return PageSteps(pages, largest_entry, self._max_page)
 
@@ -376,5 +386,5 @@ class RowGroup:
             column = next(batches).column(0)
             while pa.types.is_struct(column.type):
                 column = column.field(0)
-            sizes: Any = _COMPUTE.binary_length(column.dictionary)
-            return _COMPUTE.max(sizes).as_py() or 0
+            entry_sizes: Any = _COMPUTE.binary_length(column.dictionary)
+            return _COMPUTE.max(entry_sizes).as_py() or 0

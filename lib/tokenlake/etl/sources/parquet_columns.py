@@ -1,6 +1,4 @@
-"""The columns of a Parquet file that are decoded, and the row groups that statistics
-rule out.
-"""
+"""The columns of a Parquet file to decode, and row groups that statistics rule out."""
 
 from __future__ import annotations
 
@@ -72,16 +70,15 @@ def wanted_leaves(part: FileRange, parquet: pq.ParquetFile, want: Want) -> Leave
     paths: list[list[str]] = reader.column_paths
     indices: list[int] = []
     dictionaries: list[str] = []
-    for index, path in enumerate(paths):
+    for leaf_index, path in enumerate(paths):
         is_text = path == list(text)
         if path[0] in names or is_text:
-            indices.append(index)
-            if (
-                names
-                and not is_text
-                and _is_dictionary(parquet.metadata, part, index, schema)
+            indices.append(leaf_index)
+            is_row_column = bool(names) and not is_text
+            if is_row_column and _is_dictionary(
+                parquet.metadata, part, leaf_index, schema
             ):
-                dictionaries.append(parquet.metadata.schema.column(index).path)
+                dictionaries.append(parquet.metadata.schema.column(leaf_index).path)
     return Leaves(
         text=text,
         names=names,
@@ -94,10 +91,12 @@ def wanted_leaves(part: FileRange, parquet: pq.ParquetFile, want: Want) -> Leave
 def _is_dictionary(
     meta: pq.FileMetaData, part: FileRange, index: int, schema: pa.Schema
 ) -> bool:
-    """Say whether a leaf holds strings with a dictionary in one of the row groups,
-    and not as views.
+    """Say whether a leaf holds strings with a dictionary in one of the row groups.
+
+    Leaves that are read as views have none.
     """
     leaf = meta.schema.column(index)
+    # Views refer to their texts, which are therefore not unfolded.
     column_type = schema.field(leaf.path.split(".")[0]).type
     if leaf.physical_type != "BYTE_ARRAY" or "view" in str(column_type):
         return False
@@ -111,8 +110,9 @@ def _is_dictionary(
 def _read_schema(
     schema: pa.Schema, names: tuple[str, ...], text: tuple[str, ...]
 ) -> pa.Schema:
-    """Return the schema of the columns that are read; of the text's struct its one
-    leaf alone.
+    """Return the schema of the columns that are read.
+
+    A struct with the text has its one leaf alone.
     """
     fields: list[Any] = []
     for field in schema:
@@ -126,9 +126,7 @@ def _read_schema(
 
 
 def _struct_of_path(column_type: Any, path: tuple[str, ...]) -> Any:
-    """Return a type with one leaf: the struct in which only the fields of a path are
-    left.
-    """
+    """Return a type with one leaf: a struct with the fields of a path alone."""
     if not path:
         return column_type
     field = column_type.field(path[0])
@@ -149,54 +147,59 @@ def is_excluded(
     """
     row_group = meta.row_group(group)
     ranges: dict[str, ColumnRange] = {}
-    for index in range(row_group.num_columns):
-        column = row_group.column(index)
-        name = column.path_in_schema
-        is_top_level = meta.schema.column(index).path == name and name in schema.names
-        if name not in predicate.columns or not is_top_level:
+    # Statistics belong to leaves. Predicates name top-level columns, whose one leaf has
+    # the same path.
+    for leaf_index in range(row_group.num_columns):
+        column = row_group.column(leaf_index)
+        column_name = column.path_in_schema
+        schema_path = meta.schema.column(leaf_index).path
+        is_top_level = schema_path == column_name and column_name in schema.names
+        if column_name not in predicate.columns or not is_top_level:
             continue
-        column_type: Any = schema.field(name).type
+        column_type: Any = schema.field(column_name).type
         if not pa.types.is_nested(column_type):
-            ranges[name] = _column_range(
+            ranges[column_name] = _column_range(
                 column.statistics, column_type, row_group.num_rows
             )
     return bool(ranges) and predicate.excludes(ranges)
 
 
 def _column_range(statistics: Any, column_type: Any, rows: int) -> ColumnRange:
-    """Return the statistics of a column in a row group; bounds that Python compares
-    differently are left out.
+    """Return the statistics of a column in a row group.
+
+    Bounds that Python compares differently are left out.
     """
-    nulls = None
+    null_count = None
     if statistics is not None and statistics.has_null_count:
-        nulls = statistics.null_count
+        null_count = statistics.null_count
     if pa.types.is_dictionary(column_type):
         column_type = column_type.value_type
-    low, high = _bounds(statistics, column_type)
-    return ColumnRange(low=low, high=high, nulls=nulls, rows=rows)
+    lower, upper = _bounds(statistics, column_type)
+    return ColumnRange(low=lower, high=upper, nulls=null_count, rows=rows)
 
 
 def _bounds(statistics: Any, column_type: Any) -> tuple[Any, Any]:
-    """Return the lower and upper bound of a column's values, each None if it is
-    unknown.
-    """
+    """Return the lower and upper bound of a column, None for an unknown one."""
     if statistics is None or not statistics.has_min_max:
         return None, None
     try:
-        low = statistics.min
-        high = statistics.max
+        lower = statistics.min
+        upper = statistics.max
     except (ValueError, pa.ArrowException):
         # Text that is cut inside a character, or nanoseconds, which Python's datetime
         # cannot hold.
         return None, None
+    # The upper bound of a float is unknown, because statistics leave NaN out.
     if pa.types.is_floating(column_type):
-        is_number = isinstance(low, float) and low == low  # NaN differs from itself
-        return (low if is_number else None), None
+        # NaN, which differs from itself, is no bound.
+        if isinstance(lower, float) and lower == lower:
+            return lower, None
+        return None, None
     for is_of_type, python_type in _COMPARED_TYPES:
         if is_of_type(column_type):
             expected: Any = python_type
-            is_ordered = (
-                type(low) is expected and type(high) is expected and low <= high
-            )
-            return (low, high) if is_ordered else (None, None)
+            has_bounds = type(lower) is expected and type(upper) is expected
+            if has_bounds and lower <= upper:
+                return lower, upper
+            return None, None
     return None, None

@@ -1,5 +1,6 @@
-"""How many rows of a Parquet column may be decoded at once, from the headers of its
-pages.
+"""How many rows of a Parquet column may be decoded at once.
+
+The bound is taken from the headers of its pages.
 
 The footer of a damaged or malicious file may declare anything, and a few stored bytes
 may stand for gigabytes. The bound of a step is therefore taken from the pages: a page
@@ -24,12 +25,10 @@ from tokenlake.runtime.reading.unfolding import Bomb, check_unfolded
 STEP_BYTES: Final = 8 << 20
 """Size in bytes that a step is expected to have."""
 
+# Largest number of rows of a step, however small they are.
 _STEP_ROWS: Final = 1 << 16
-_EXPECTED_SHARE: Final = (
-    # Of the largest possible size one in 16 is expected; a step can take 16 times as
-    # much.
-    16
-)
+# Of the largest possible size one in 16 is expected; a step can take 16 times as much.
+_EXPECTED_SHARE: Final = 16
 _ROW_BYTES: Final = 8  # an offset and a bit of validity, or a number
 
 
@@ -47,8 +46,9 @@ class _PageRows(NamedTuple):
 
 @final
 class PageSteps:
-    """The rows of one column chunk without repeated values, as pages that are read
-    ahead of decoding.
+    """The rows of one column chunk without repeated values, as pages to be decoded.
+
+    Headers of pages are read ahead of decoding.
 
     Attributes:
         stored: Number of decompressed bytes of the pages read so far.
@@ -82,36 +82,40 @@ class PageSteps:
         Raises:
             Bomb: A page is too large, or counts more values than it can hold.
         """
-        rows = 0
-        room = STEP_BYTES
-        index = 0
-        while rows < _STEP_ROWS and (
-            index < len(self._pages_ahead) or self._read_page()
+        row_count = 0
+        bytes_left = STEP_BYTES
+        page_index = 0
+        while row_count < _STEP_ROWS and (
+            page_index < len(self._pages_ahead) or self._read_page()
         ):
-            page = self._pages_ahead[index]
-            index += 1
-            if page.size > room:
-                rows += page.rows * room // page.size
+            page = self._pages_ahead[page_index]
+            page_index += 1
+            # Only a part of this page fits: rows of a page are taken to be of equal
+            # size.
+            if page.size > bytes_left:
+                row_count += page.rows * bytes_left // page.size
                 break
-            rows += page.rows
-            room -= page.size
-        return max(1, min(rows, _STEP_ROWS))
+            row_count += page.rows
+            bytes_left -= page.size
+        return max(1, min(row_count, _STEP_ROWS))
 
     def advance(self, rows: int) -> None:
         """Note that the next `rows` rows were decoded."""
         while rows and (self._pages_ahead or self._read_page()):
             page = self._pages_ahead[0]
-            decoded = min(rows, page.rows)
-            rows -= decoded
-            if decoded == page.rows:
+            decoded_rows = min(rows, page.rows)
+            rows -= decoded_rows
+            if decoded_rows == page.rows:
                 self._pages_ahead.popleft()
             else:
-                size = page.size - page.size * decoded // page.rows
-                self._pages_ahead[0] = _PageRows(page.rows - decoded, size)
+                bytes_left = page.size - page.size * decoded_rows // page.rows
+                self._pages_ahead[0] = _PageRows(page.rows - decoded_rows, bytes_left)
 
     def _read_page(self) -> bool:
-        """Read the headers up to the next page with values; return whether there is
-        one.
+        """Read the headers up to the next page with values.
+
+        Returns:
+            Whether there is such a page.
         """
         for page in self._pages:
             _check_page(page, self._max_page)
@@ -119,10 +123,12 @@ class PageSteps:
             if page.dictionary:
                 self._entry_bytes = self._largest_entry(page.size)
             elif page.values:
+                # Values of hardly any bytes are a bomb as well: nulls take none in the
+                # file.
                 self._values_read += page.values
                 check_unfolded(self._values_read * _ROW_BYTES, self.stored)
-                size = page.values * _ROW_BYTES + self._expected_bytes(page)
-                self._pages_ahead.append(_PageRows(page.values, size))
+                expected_bytes = page.values * _ROW_BYTES + self._expected_bytes(page)
+                self._pages_ahead.append(_PageRows(page.values, expected_bytes))
                 return True
         return False
 
@@ -137,8 +143,9 @@ class PageSteps:
 
 @final
 class ListSteps:
-    """The same for a chunk of lists, in whose pages the beginnings of rows are not
-    known: averages must do.
+    """The same for a chunk of lists.
+
+    The beginnings of rows in its pages are not known, so that averages must do.
 
     A chunk that could take much more than is stored is refused beforehand, so that a
     single row cannot.
@@ -163,7 +170,7 @@ class ListSteps:
             Bomb: A page is too large, or the chunk could take much more than is stored.
         """
         self.stored = 0
-        unfolded = 0
+        unfolded_bytes = 0
         for page in pages:
             _check_page(page, max_page)
             self.stored += page.size
@@ -171,9 +178,9 @@ class ListSteps:
                 value_bytes = _ROW_BYTES
                 if page.indices:
                     value_bytes += entry_bytes
-                unfolded += page.values * value_bytes
-                check_unfolded(unfolded, self.stored)
-        rows_of_step = rows * STEP_BYTES // max(unfolded + self.stored, 1)
+                unfolded_bytes += page.values * value_bytes
+                check_unfolded(unfolded_bytes, self.stored)
+        rows_of_step = rows * STEP_BYTES // max(unfolded_bytes + self.stored, 1)
         self._rows = max(1, min(_STEP_ROWS, rows_of_step))
 
     def fitting(self) -> int:

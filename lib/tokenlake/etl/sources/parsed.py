@@ -1,5 +1,4 @@
-"""The contract of a format's reader: it takes a :class:`Want` and returns
-:class:`Parsed` blocks.
+"""The contract of a format's reader: from a :class:`Want` to :class:`Parsed` blocks.
 
 A block holds records and faults. After the predicate and the bad-record policy it
 becomes a batch (:class:`RowBatch`, :class:`TextBatch`): records with the position of
@@ -69,23 +68,20 @@ class RowBatch:
 
     @property
     def rows_read(self) -> int:
-        """Number of records that were read: those of the batch, those set aside and
-        those left out.
-        """
+        """Number of records that were read: good, set aside and left out."""
         return len(self.positions) + len(self.bad) + sum(self.filtered.values())
 
     @property
     def rows(self) -> pa.RecordBatch:
-        """Wanted columns. JSON has no schema, so that every batch may have other
-        types.
+        """Wanted columns.
+
+        JSON has no schema, so that every batch may have other types.
         """
         return self.table.columns
 
     @property
     def objects(self) -> list[dict[str, Any]] | None:
-        """Records as they stand in a JSON input, if all fields are wanted; otherwise
-        None.
-        """
+        """Records as they stand in a JSON input; None unless all fields are wanted."""
         if not self.all_fields or not self.table.has_objects:
             return None
         return self.table.objects
@@ -93,8 +89,7 @@ class RowBatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextBatch(RowBatch):
-    """Consecutive records of one file, as texts, and as rows of the columns wanted
-    beside them.
+    """Consecutive records of one file, as texts, and as rows of columns beside them.
 
     Attributes:
         text: Text of each record, large_string[n], without nulls, valid UTF-8, offset
@@ -186,5 +181,6 @@ class Want:
             return tuple(all_names)
         if not self.if_there:
             return self.columns
-        existing = frozenset(all_names)
-        return tuple(name for name in self.columns if name in existing)
+        # Columns keep the order in which they were asked for.
+        existing_names = frozenset(all_names)
+        return tuple(name for name in self.columns if name in existing_names)

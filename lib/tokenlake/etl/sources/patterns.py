@@ -1,5 +1,6 @@
-"""Entries of `data_files` on this machine: paths, folders and glob patterns,
-expanded to files.
+"""Entries of `data_files` on this machine, expanded to files.
+
+Entries are paths, folders and glob patterns.
 """
 
 from __future__ import annotations
@@ -8,7 +9,6 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator
 from fnmatch import translate
-from itertools import takewhile
 from pathlib import Path
 from typing import Final
 
@@ -52,6 +52,8 @@ def expand(entry: str, wanted: SourceType | None) -> tuple[str, Iterator[str]]:
         NotAvailableError: The entry is a URL.
     """
     path = local_path(entry)
+    # A folder, a file and a glob, in this order: the name of an existing file may hold
+    # wildcards.
     if os.path.isdir(path):  # noqa: PTH112
         return path, _or_raise(
             _walk(path, wanted),
@@ -64,47 +66,55 @@ def expand(entry: str, wanted: SourceType | None) -> tuple[str, Iterator[str]]:
     if not _WILDCARDS & set(path):
         raise _missing(entry, Path(path))
     # ``/a/b/*/c`` is ``/a/b`` and the parts ``*``, ``c``; ``**/**`` is one ``**``.
-    parts = path.split("/")
-    static_parts = list(takewhile(lambda part: not _WILDCARDS & set(part), parts))
+    path_parts = path.split("/")
+    static_parts: list[str] = []
+    for path_part in path_parts:
+        if _WILDCARDS & set(path_part):
+            break
+        static_parts.append(path_part)
     glob_parts: list[str] = []
-    for part in parts[len(static_parts) :]:
-        if part != "**" or glob_parts[-1:] != ["**"]:
-            glob_parts.append(part)
+    for path_part in path_parts[len(static_parts) :]:
+        if path_part != "**" or glob_parts[-1:] != ["**"]:
+            glob_parts.append(path_part)
     prefix = "/".join(static_parts) or "/"
-    missing = Path(path)
+    missing_path = Path(path)
     if Path(prefix).is_dir():
-        missing = Path(prefix, glob_parts[-1])
+        missing_path = Path(prefix, glob_parts[-1])
     return prefix, _or_raise(
-        _matches(prefix, glob_parts, ()), lambda: _missing(entry, missing)
+        _matches(prefix, glob_parts, ()), lambda: _missing(entry, missing_path)
     )
 
 
 def local_path(entry: str) -> str:
-    """Return an entry of `data_files` as an absolute path, which keeps symbolic
-    links; NotAvailableError if a URL.
+    """Return an entry of `data_files` as an absolute path, which keeps symbolic links.
+
+    Raises:
+        NotAvailableError: The entry is a URL.
+        ConfigError: ``..`` stands behind a wildcard.
     """
-    scheme, separator, rest = entry.partition("://")
+    scheme, separator, path_after_scheme = entry.partition("://")
     # Only the scheme is repeated: the rest may hold credentials.
     if separator and scheme.lower() != "file":
         message = (
             f"data_files: got a {scheme} URL, expected a local file, glob or directory"
         )
         raise NotAvailableError(message, got=f"{scheme}://")
-    named = rest if separator else entry
-    exists = os.path.exists(os.path.expanduser(named))  # noqa: PTH110, PTH111
-    if has_dots_behind_wildcard(named) and not exists:
+    entry_path = path_after_scheme if separator else entry
+    exists = os.path.exists(os.path.expanduser(entry_path))  # noqa: PTH110, PTH111
+    if has_dots_behind_wildcard(entry_path) and not exists:
         # Taken out of the text, it would also take out the wildcard before it.
         raise ConfigError(
             f"data_files: {entry!r} has '..' after a wildcard; write the path without it, or a glob for each folder",
             got=entry,
         )
-    return os.path.abspath(os.path.expanduser(named))  # noqa: PTH100, PTH111
+    return os.path.abspath(os.path.expanduser(entry_path))  # noqa: PTH100, PTH111
 
 
 def _or_raise(
     paths: Iterator[str], make_error: Callable[[], SourceNotFoundError]
 ) -> Iterator[str]:
     """Yield paths; raise an error if there are none."""
+    # Whether there are paths is known only while they are looked for.
     is_empty = True
     for path in paths:
         is_empty = False
@@ -132,8 +142,10 @@ def _unreadable(folder: str, error: OSError) -> SourceError:
 
 
 def _is_folder(entry: os.DirEntry[str]) -> bool:
-    """Say whether an entry is a folder, or a link to one; SourceError if the link
-    leads where nobody may look.
+    """Say whether an entry is a folder, or a link to one.
+
+    Raises:
+        SourceError: The link leads where nobody may look.
     """
     try:
         return entry.is_dir()
@@ -142,8 +154,9 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
 
 
 def _names_in(folder: str) -> list[str] | None:
-    """Return the names in a folder, for a message; None for the root: a server's
-    messages go to many people.
+    """Return the names in a folder, for a message; None for the root.
+
+    A server's messages go to many people, who need not know its root.
     """
     if os.path.dirname(folder) == folder:  # noqa: PTH120
         return None
@@ -151,15 +164,15 @@ def _names_in(folder: str) -> list[str] | None:
 
 
 def _is_file(entry: os.DirEntry[str]) -> bool:
-    """Say whether an entry is a file, or a link to nothing, which is an error later
-    and not left out.
+    """Say whether an entry is a file, or a link to nothing.
+
+    A link to nothing is an error later, and not left out.
     """
     return entry.is_file() or (entry.is_symlink() and not os.path.exists(entry.path))  # noqa: PTH110
 
 
 def _walk(directory: str, wanted: SourceType | None) -> Iterator[str]:
-    """Yield the files of a directory and of all folders below it whose extensions are
-    known.
+    """Yield the files of a directory, and of folders below it, with known extensions.
 
     Args:
         directory: The directory.
@@ -195,20 +208,21 @@ def _walk(directory: str, wanted: SourceType | None) -> Iterator[str]:
 def _rows_of_saved(
     folder: str, entries: Iterable[os.DirEntry[str]]
 ) -> list[str] | None:
-    """Return the names of the files that hold the rows of a folder that `datasets`
-    saved; None for other folders.
+    """Return the names of the files with the rows of a folder that `datasets` saved.
+
+    It is None for other folders.
     """
     if not is_saved(entry.name for entry in entries):
         return None
-    state = os.path.join(folder, STATE)
-    return saved_files(text_of_entry(state), state)
+    state_path = os.path.join(folder, STATE)
+    return saved_files(text_of_entry(state_path), state_path)
 
 
 def text_of_entry(path: str) -> str:
     """Return the text of a small file that describes a folder."""
     try:
-        with open(path, encoding="utf-8", errors="replace") as file:  # noqa: PTH123 - no Path per folder
-            return file.read(_DESCRIPTION_BYTES)
+        with open(path, encoding="utf-8", errors="replace") as text_file:  # noqa: PTH123 - no Path per folder
+            return text_file.read(_DESCRIPTION_BYTES)
     except OSError as error:
         raise SourceError(
             f"{path}: cannot be read ({error.strerror}); make it readable", got=path
@@ -218,8 +232,9 @@ def text_of_entry(path: str) -> str:
 def _matches(
     folder: str, parts: list[str], above: tuple[tuple[int, int], ...]
 ) -> Iterator[str]:
-    """Yield the files below `folder` that match a glob; hidden names only if the glob
-    names a dot.
+    """Yield the files below `folder` that match a glob.
+
+    Hidden names match only if the glob names a dot.
 
     A part ``**`` stands for this folder and all folders below it.
 
@@ -235,10 +250,13 @@ def _matches(
         identity = FileStat.of(folder)[:2]
         if identity not in above:
             yield from _matches(folder, parts[1:] or ["*"], above)
+            # `**` stands for no folder, too, and for each folder below together with
+            # itself.
             for entry in _entries(folder):
                 if entry.is_dir() and not entry.name.startswith("."):
                     yield from _matches(entry.path, parts, (*above, identity))
     elif not _WILDCARDS & set(parts[0]):
+        # A part without wildcards is a name: the folder need not be listed.
         path = os.path.join(folder, parts[0])
         if len(parts) > 1:
             yield from _matches(path, parts[1:], above)
@@ -250,17 +268,14 @@ def _matches(
         entries = _entries(folder)
         has_saved = is_saved(entry.name for entry in entries)
         for entry in entries:
-            if not matches_part(entry.name) or (
-                entry.name.startswith(".") and not takes_hidden
-            ):
+            is_hidden = entry.name.startswith(".") and not takes_hidden
+            if is_hidden or not matches_part(entry.name):
                 continue
             if len(parts) == 1:
                 is_state = has_saved and entry.name == STATE
-                if (
-                    not is_state
-                    and not describes(entry.name, parts[0])
-                    and _is_file(entry)
-                ):
+                if is_state or describes(entry.name, parts[0]):
+                    continue
+                if _is_file(entry):
                     yield entry.path
             elif entry.is_dir():
                 yield from _matches(entry.path, parts[1:], above)
@@ -273,6 +288,7 @@ def _missing(entry: str, path: Path) -> SourceNotFoundError:
         entry: The entry.
         path: Path that is missing.
     """
+    # The deepest folder that exists has the names that are close to the missing one.
     while not path.parent.is_dir():
         path = path.parent
     hint = " (Set `type: hf` for a dataset of the Hub; an entry that is not a URL is a local file, glob or directory.)"

@@ -40,8 +40,9 @@ _ARROW: Final[Any] = pa  # whose stub of RecordBatch knows no schema
 def read_text(
     part: FileRange, data: InputBytes, want: Want, predicate: Predicate | None
 ) -> Iterator[Parsed]:
-    """Read a file as one document, or its lines, as its `text_mode` says; its one
-    column is ``text``.
+    """Read a file as one document, or its lines, as its `text_mode` says.
+
+    Its one column is ``text``.
 
     Raises:
         DamagedFileError: The file is no text in UTF-8, or a column other than ``text``
@@ -73,28 +74,31 @@ def read_text(
 def _with_column(parsed: Parsed, want: Want) -> Parsed:
     """Return texts as rows of one column, too."""
     schema = pa.schema([(want.plain, pa.large_string())])
-    rows = Rows(_ARROW.RecordBatch.from_arrays([parsed.text], schema=schema))
+    text_rows = Rows(_ARROW.RecordBatch.from_arrays([parsed.text], schema=schema))
     if want.text is None:
-        return replace(parsed, rows=rows, text=None)
-    return replace(parsed, rows=rows)
+        return replace(parsed, rows=text_rows, text=None)
+    return replace(parsed, rows=text_rows)
 
 
 def _parse_document(part: FileRange, source: InputBytes, limit: int) -> Parsed:
-    """Read a whole file as one text; line ends stay as they are, a byte order mark is
-    left out.
+    """Read a whole file as one text.
+
+    Line ends stay as they are; a byte order mark is left out.
 
     Args:
         part: The whole file.
         source: The open file.
         limit: Largest size of a document in bytes.
     """
-    data = _read_document(part, source, limit)
-    mark_size = len(BOM) if data.startswith(BOM) else 0
+    document_bytes = _read_document(part, source, limit)
+    # Only the view is shortened: nothing of a large document is copied.
+    mark_size = len(BOM) if document_bytes.startswith(BOM) else 0
     text = text_over(
-        np.array([0, len(data) - mark_size]), pa.py_buffer(data).slice(mark_size)
+        np.array([0, len(document_bytes) - mark_size]),
+        pa.py_buffer(document_bytes).slice(mark_size),
     )
-    fault = _fault_of(text, "file", has_nul=b"\0" in data)
-    if len(data) > limit:
+    fault = _fault_of(text, "file", has_nul=b"\0" in document_bytes)
+    if len(document_bytes) > limit:
         fault = Fault(
             "document_too_long",
             f"the file has more than max_record_bytes = {limit} bytes",
@@ -110,11 +114,11 @@ def _parse_document(part: FileRange, source: InputBytes, limit: int) -> Parsed:
             normalized=normalized,
             bytes_read=part.weight,
         )
-    bad = BadLine(0, None, fault, bytes(data[:RAW_LIMIT]))
+    bad_record = BadLine(0, None, fault, bytes(document_bytes[:RAW_LIMIT]))
     return Parsed(
         text=text[:0],
         positions=np.zeros(0, np.int64),
-        bad=(bad,),
+        bad=(bad_record,),
         normalized=normalized,
         bytes_read=part.weight,
     )
@@ -123,19 +127,20 @@ def _parse_document(part: FileRange, source: InputBytes, limit: int) -> Parsed:
 def _read_document(part: FileRange, source: InputBytes, limit: int) -> bytearray:
     """Return the bytes of a whole file, more than `limit` of them only in part."""
     if part.file.compression is None:
-        data = bytearray(min(part.file.size, limit + 1))
-        with memoryview(data) as view:
+        # One byte more than the limit shows that the file is over it.
+        document_bytes = bytearray(min(part.file.size, limit + 1))
+        with memoryview(document_bytes) as view:
             bytes_read = source.read_into(view, 0)
-        if bytes_read < len(data):
-            data = data[:bytes_read]
-        return data
+        if bytes_read < len(document_bytes):
+            document_bytes = document_bytes[:bytes_read]
+        return document_bytes
     stream = ByteStream(source)
-    data = bytearray()
+    document_bytes = bytearray()
     while chunk := stream.read(SCAN_BYTES):
         # The rest is read all the same: the stream must end well.
-        if len(data) <= limit:
-            data += chunk
-    return data
+        if len(document_bytes) <= limit:
+            document_bytes += chunk
+    return document_bytes
 
 
 def _parse_lines(block: LineBlock, limit: int) -> Parsed:
@@ -145,36 +150,41 @@ def _parse_lines(block: LineBlock, limit: int) -> Parsed:
         block: Whole lines.
         limit: Largest size of a line in bytes.
     """
+    # Without their ends of line, texts lie side by side, as an Arrow array has them.
     lines = index_lines(block)
-    data = memoryview(block.data)
+    block_view = memoryview(block.data)
     sizes = lines.stops - lines.starts
     spans = zip(lines.starts.tolist(), lines.stops.tolist(), strict=True)
-    joined = b"".join([data[start:stop] for start, stop in spans])
-    text = text_over(offsets_of(sizes), pa.py_buffer(joined))
+    joined_lines = b"".join([block_view[start:stop] for start, stop in spans])
+    text = text_over(offsets_of(sizes), pa.py_buffer(joined_lines))
 
     # Nearly always all lines are good. Otherwise each one is judged by itself.
     faults: dict[int, Fault] = {}
     has_nul = block.data.find(b"\0", 0, block.size) >= 0
     if has_nul or (sizes > limit).any() or not is_utf8(text):
-        for index, line in enumerate(lines):
-            fault = _fault_of(text[index : index + 1], "line", has_nul=b"\0" in line)
+        for line_index, line in enumerate(lines):
+            fault = _fault_of(
+                text[line_index : line_index + 1], "line", has_nul=b"\0" in line
+            )
             if len(line) > limit:
                 fault = too_long(len(line), limit)
             if fault is not None:
-                faults[index] = fault
+                faults[line_index] = fault
         text = select(text, ~np.isin(np.arange(len(lines)), list(faults)))
     return lines.parsed(faults, text=text)
 
 
 def _parse_long_line(line: LongLine, limit: int) -> Parsed:
     """Return a line that is longer than a block as a text."""
-    record, start, stop = long_record(line)
-    size = stop - start
-    if not size:
+    record, content_start, content_stop = long_record(line)
+    line_size = content_stop - content_start
+    if not line_size:
         return record.blank().parsed({}, text=no_text())
-    if line.data is None or size > limit:
-        return record.parsed({0: too_long(size, limit)}, text=no_text())
-    text = text_over(np.array([0, size]), pa.py_buffer(line.data).slice(start))
+    if line.data is None or line_size > limit:
+        return record.parsed({0: too_long(line_size, limit)}, text=no_text())
+    text = text_over(
+        np.array([0, line_size]), pa.py_buffer(line.data).slice(content_start)
+    )
     fault = _fault_of(text, "line", has_nul=b"\0" in line.data)
     if fault is not None:
         return record.parsed({0: fault}, text=text[:0])

@@ -1,5 +1,6 @@
-"""The meaning of a document's position in its file, by the file's name and the
-configuration of its source.
+"""The meaning of a document's position in its file.
+
+It follows from the file's name and the configuration of its source.
 
 A manifest records positions as numbers. Files of lines have the byte offset at which
 the line begins, all others the row index, both from 0:
@@ -22,8 +23,9 @@ ROW: Final = "row"
 
 
 def position_kind(path: str, source: Mapping[str, Any]) -> str:
-    """Return the meaning of positions in a file: ``byte offset`` or ``row``; "" where
-    the manifest does not say.
+    """Return the meaning of positions in a file: ``byte offset`` or ``row``.
+
+    It is "" where the manifest does not say.
 
     A ``.json`` file may hold an array or lines, and only its bytes tell.
 
@@ -31,6 +33,7 @@ def position_kind(path: str, source: Mapping[str, Any]) -> str:
         path: Path of the input file in the manifest.
         source: Configuration of the file's source in the manifest.
     """
+    # The type that the source sets counts before the extension, as in a listing.
     source_type = source.get("type")
     file_format = source_type if source_type in FORMATS else format_of(path)
     if file_format is None or file_format == "json":

@@ -31,6 +31,7 @@ PIECE_BYTES: Final = 8 << 20
 
 # A larger read is done in these steps, so that pieces do not pile up.
 _STEP_BYTES: Final = 16 << 20
+# A reader that jumps needs little: the first piece behind a jump is small.
 _MIN_PIECE_BYTES: Final = 64 << 10
 _SMALL_BYTES: Final = 256 << 10  # an object up to this size is fetched at once
 _BUDGET_BYTES: Final = 40 << 20  # of all pieces together, those on their way included
@@ -91,13 +92,14 @@ class ReadAheadBytes(InputBytes):
         self._lock = threading.Lock()
 
     def expect(self, stretches: Iterable[tuple[int, int]], columns: int) -> None:
-        """Fetch announced stretches in large pieces at once, and nothing beyond their
-        ends.
+        """Fetch announced stretches in large pieces, and nothing beyond their ends.
 
         Args:
             stretches: Start and stop of each stretch in bytes.
             columns: Number of columns that are read side by side.
         """
+        # Stretches with a small gap are one: another request would take longer than the
+        # gap.
         joined = [(0, 0)]
         for start, stop in sorted(stretches):
             last_start, last_stop = joined[-1]
@@ -105,6 +107,7 @@ class ReadAheadBytes(InputBytes):
                 joined[-1] = (last_start, max(stop, last_stop))
             else:
                 joined.append((start, stop))
+        # All columns together must stay within the budget, each with its pieces.
         share = _BUDGET_BYTES // (_PIECES_PER_COLUMN * max(columns, 1))
         with self._lock:
             self._stretches = joined
@@ -131,8 +134,9 @@ class ReadAheadBytes(InputBytes):
             self._clear()
 
     def spans(self, start: int, size: int) -> list[memoryview]:
-        """Return `size` bytes from `start` on, in stretches; errors of fetching are
-        raised.
+        """Return `size` bytes from `start` on, in stretches.
+
+        Errors of fetching are raised.
         """
         stop = min(start + size, self._size)
         with self._lock:
@@ -143,11 +147,13 @@ class ReadAheadBytes(InputBytes):
             if pieces:
                 self._look_ahead(pieces[-1], stop)
             self._evict(keep=pieces)
+            # Requests are under way by now, and are waited for one by one.
             try:
                 spans: list[memoryview] = []
                 for piece in pieces:
-                    data = memoryview(piece.data.result())
-                    spans.append(data[max(start - piece.start, 0) : stop - piece.start])
+                    piece_bytes = memoryview(piece.data.result())
+                    span_start = max(start - piece.start, 0)
+                    spans.append(piece_bytes[span_start : stop - piece.start])
             except BaseException:
                 self._clear()
                 raise
@@ -160,16 +166,17 @@ class ReadAheadBytes(InputBytes):
         self._pieces.clear()
 
     def _announced_after(self, offset: int) -> int:
-        """Return the number of bytes behind `offset` in its announced stretch, 0
-        outside of all stretches.
-        """
-        index = bisect_right(self._stretches, (offset, self._size)) - 1
-        _, stop = self._stretches[max(index, 0)]
-        return max(stop - offset, 0)
+        """Return the bytes behind `offset` in its announced stretch, 0 outside of all."""
+        stretch_index = bisect_right(self._stretches, (offset, self._size)) - 1
+        _, stretch_end = self._stretches[max(stretch_index, 0)]
+        return max(stretch_end - offset, 0)
 
     def _covering(self, start: int, stop: int) -> list[_Piece]:
-        """Return the pieces that cover the bytes from `start` to `stop`, begun where
-        they are missing.
+        """Return the pieces that cover some bytes, begun where they are missing.
+
+        Args:
+            start: Offset of the first byte.
+            stop: Offset behind the last byte.
         """
         earlier_pieces = set(self._pieces)
         covering: list[_Piece] = []
@@ -177,10 +184,13 @@ class ReadAheadBytes(InputBytes):
         while position < stop:
             piece = self._piece_at(position)
             if piece is None:
-                before = self._piece_before(position)
-                is_sequential = before in earlier_pieces
+                previous_piece = self._piece_before(position)
+                is_sequential = previous_piece in earlier_pieces
                 piece = self._begin(
-                    position, stop - position, before, is_sequential=is_sequential
+                    position,
+                    stop - position,
+                    previous_piece,
+                    is_sequential=is_sequential,
                 )
             covering.append(piece)
             position = piece.stop
@@ -204,66 +214,82 @@ class ReadAheadBytes(InputBytes):
         return None
 
     def _begin(
-        self, start: int, wanted: int, before: _Piece | None, *, is_sequential: bool
+        self,
+        start: int,
+        wanted_bytes: int,
+        previous_piece: _Piece | None,
+        *,
+        is_sequential: bool,
     ) -> _Piece:
         """Begin a piece, which ends at the next one that is known at the latest.
 
         Args:
             start: Offset of its first byte.
-            wanted: Number of bytes that the reader wants.
-            before: Piece that it continues.
+            wanted_bytes: Number of bytes that the reader wants.
+            previous_piece: Piece that it continues.
             is_sequential: Whether that is a piece of an earlier read.
         """
-        run = before.run if before else 0
+        # 1. A small object is one piece.
+        run = previous_piece.run if previous_piece else 0
         if self._size <= _SMALL_BYTES:
             start = 0
-            wanted = self._size
+            wanted_bytes = self._size
+        # 2. The size: as much as the reader asked for or is likely to read next, and no
+        #    byte that another piece has.
         later_starts = [piece.start for piece in self._pieces if piece.start > start]
-        room = min(later_starts, default=self._size) - start
-        likely = min(self._announced_after(start), self._stretch_piece_bytes)
-        if not likely:
-            likely = max(run, _MIN_PIECE_BYTES)
-        size = min(max(wanted, likely), PIECE_BYTES, room)
+        free_bytes = min(later_starts, default=self._size) - start
+        likely_bytes = min(self._announced_after(start), self._stretch_piece_bytes)
+        if not likely_bytes:
+            likely_bytes = max(run, _MIN_PIECE_BYTES)
+        piece_size = min(max(wanted_bytes, likely_bytes), PIECE_BYTES, free_bytes)
         piece = _Piece(
-            start, size, self._request(start, size), run + size, is_sequential
+            start,
+            piece_size,
+            self._request(start, piece_size),
+            run + piece_size,
+            is_sequential,
         )
         self._pieces.append(piece)
         return piece
 
-    def _look_ahead(self, last: _Piece, used: int) -> None:
+    def _look_ahead(self, last_piece: _Piece, used_until: int) -> None:
         """Begin the next pieces, if the reader goes on.
 
         Args:
-            last: Last piece of the read.
-            used: Offset behind the last byte of the read.
+            last_piece: Last piece of the read.
+            used_until: Offset behind the last byte of the read.
         """
-        limit = used + last.run - (last.stop - used)
+        # As many bytes may be fetched ahead as the run has used: pieces before the
+        # reader's place count, the rest of the last piece does not.
+        ahead_limit = used_until + last_piece.run - (last_piece.stop - used_until)
         for _ in range(_PIECES_AHEAD):
-            ends_stretch = self._announced_after(
-                last.start
-            ) > 0 and not self._announced_after(last.stop)
-            is_end = last.stop >= self._size
-            is_too_early = last.stop + min(last.run, PIECE_BYTES) > limit
-            if not last.is_sequential or ends_stretch or is_end or is_too_early:
+            is_announced = self._announced_after(last_piece.start) > 0
+            ends_stretch = is_announced and not self._announced_after(last_piece.stop)
+            is_end = last_piece.stop >= self._size
+            next_piece_bytes = min(last_piece.run, PIECE_BYTES)
+            is_too_early = last_piece.stop + next_piece_bytes > ahead_limit
+            if not last_piece.is_sequential or ends_stretch or is_end or is_too_early:
                 return
-            following = self._piece_at(last.stop)
+            following = self._piece_at(last_piece.stop)
             if following is None:
-                following = self._begin(last.stop, 1, last, is_sequential=True)
-            last = following
+                following = self._begin(
+                    last_piece.stop, 1, last_piece, is_sequential=True
+                )
+            last_piece = following
 
     def _evict(self, keep: list[_Piece]) -> None:
-        """Drop pieces beyond the budget: spent ones first, then the least recently
-        used.
+        """Drop pieces beyond the budget: spent ones first, then those used longest ago.
 
         Args:
             keep: Pieces of the present read; those that follow them stay, too.
         """
-        total = sum(piece.size for piece in self._pieces)
+        total_bytes = sum(piece.size for piece in self._pieces)
+        # A piece that continues the present read was begun ahead, and is read next.
         next_starts = {piece.stop for piece in keep}
         for piece in sorted(self._pieces, key=lambda piece: not piece.is_spent):
-            if total <= _BUDGET_BYTES:
+            if total_bytes <= _BUDGET_BYTES:
                 return
             if piece not in keep and piece.start not in next_starts:
                 piece.data.cancel()
                 self._pieces.remove(piece)
-                total -= piece.size
+                total_bytes -= piece.size

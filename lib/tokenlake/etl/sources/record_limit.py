@@ -1,5 +1,6 @@
-"""`num_rows`: the first records of a source, good or bad, up to a number; and the
-positions of records.
+"""`num_rows`: the first records of a source up to a number, good or bad.
+
+The positions of records are here as well.
 
 The ranges of a file do not depend on the limit. The planner finds the range in which
 the limit falls: it counts the records of one range after the other, as far as the limit
@@ -74,51 +75,53 @@ class RecordLimit:
         return not self.left
 
     def _limited(self, part: FileRange) -> FileRange:
-        """Count the records of a range; return it with the limit if that falls
-        inside.
-        """
-        count, weight = count_records(part, self._source, self.left)
-        is_reached = count >= self.left
-        self.left -= min(count, self.left)
+        """Count the records of a range; return it with the limit if that falls inside."""
+        record_count, weight = count_records(part, self._source, self.left)
+        is_reached = record_count >= self.left
+        self.left -= min(record_count, self.left)
         # A range that the limit leaves whole keeps its identity: with a higher limit it
         # is the same unit.
-        if not is_reached or count == part.records:
+        if not is_reached or record_count == part.records:
             return part
-        return replace(part, rows=count, weight=weight)
+        return replace(part, rows=record_count, weight=weight)
 
 
 def count_records(
     part: FileRange, source: ResolvedSource, most: int
 ) -> tuple[int, int]:
-    """Return the number of records in a range, good or bad, up to `most`; and the
-    weight of that many.
+    """Return the number of records in a range, up to `most`, and their weight.
+
+    Good and bad records count.
 
     Args:
         part: The range.
         source: Its source.
         most: Number of records at which counting ends.
     """
+    # Some formats state the number of records: nothing is read.
     if part.records is not None:
-        count = min(part.records, most)
-        return count, part.weight * count // max(part.records, 1)
-    count = 0
+        record_count = min(part.records, most)
+        return record_count, part.weight * record_count // max(part.records, 1)
+    record_count = 0
     weight = 0
     for block_count, bytes_read in _counts_of_blocks(part, source):
-        if count + block_count >= most:
+        if record_count + block_count >= most:
             # The weight of the first records of the block, rounded up.
-            share = -(-bytes_read * (most - count) // max(block_count, 1))
-            return most, min(weight + share, part.weight)
-        count += block_count
+            share_of_block = -(
+                -bytes_read * (most - record_count) // max(block_count, 1)
+            )
+            return most, min(weight + share_of_block, part.weight)
+        record_count += block_count
         weight += bytes_read
-    return count, part.weight
+    return record_count, part.weight
 
 
 def _counts_of_blocks(
     part: FileRange, source: ResolvedSource
 ) -> Iterator[tuple[int, int]]:
-    """Yield the number of records in each block of a range, and the input bytes read
-    for it.
-    """
+    """Yield the number of records in each block of a range, and its input bytes."""
+    # From the cheapest way to the dearest: lines are only found, a document is one
+    # record, other formats are read without a look at fields.
     if part.file.is_lines:
         for starts, bytes_read in _line_starts(part, source):
             yield len(starts), bytes_read
@@ -135,8 +138,9 @@ def _counts_of_blocks(
 def _line_starts(
     part: FileRange, source: ResolvedSource
 ) -> Iterator[tuple[Int64, int]]:
-    """Yield the positions of the records in each block of lines, int64[n], and the
-    input bytes read for it.
+    """Yield the positions of records in each block of lines, and its input bytes.
+
+    Positions are int64[n].
     """
     with opened(part.file, source.storage_options) as data:
         for starts, block in record_starts(part, data, source.max_record_bytes):
@@ -144,8 +148,9 @@ def _line_starts(
 
 
 def positions_of(parts: Sequence[FileRange], source: ResolvedSource) -> Iterator[Int64]:
-    """Yield the positions of a file's records, good or bad: int64[n], as in
-    :class:`BadRecord`.
+    """Yield the positions of a file's records, good or bad, int64[n].
+
+    They are those of :class:`BadRecord`.
 
     If the file itself or its lines give the positions, nothing else is read. With
     `where` all records are read, and the positions of those that it keeps are returned.
@@ -154,11 +159,13 @@ def positions_of(parts: Sequence[FileRange], source: ResolvedSource) -> Iterator
         parts: All ranges of the file, in order.
         source: Its source.
     """
+    # Row indices continue from range to range; byte offsets do not depend on the ranges
+    # before.
     rows_before = 0
     for part in parts:
         if source.where is None and part.records is not None:
-            count, _ = count_records(part, source, part.rows or part.records)
-            yield np.arange(rows_before, rows_before + count)
+            record_count, _ = count_records(part, source, part.rows or part.records)
+            yield np.arange(rows_before, rows_before + record_count)
             rows_before += part.records
         elif source.where is None and part.file.is_lines:
             rows_left = part.rows

@@ -1,5 +1,7 @@
-"""Reading a range of an input: the format's reader, the limit, the predicate, and the
-policy for bad records.
+"""Reading a range of an input, up to batches of good records and bad ones.
+
+The parts are the format's reader, the limit, the predicate, and the policy for bad
+records.
 
 Each block of the reader takes these steps:
 
@@ -28,7 +30,7 @@ import pyarrow as pa
 
 from tokenlake.base.arrays import Int64s, no_text, select
 from tokenlake.config.formats import FORMATS, Format
-from tokenlake.etl.sources.bad_records import BadLine, BadRecord, refuse
+from tokenlake.etl.sources.bad_records import BadLine, BadRecord, Fault, refuse
 from tokenlake.etl.sources.file_signatures import check_plain
 from tokenlake.etl.sources.input_bytes import InputBytes
 from tokenlake.etl.sources.inputs import FileRange
@@ -57,6 +59,7 @@ which it holds nowhere, and count their records as ``skipped["pruned"]``. Single
 are never left out by a reader.
 """
 
+# Largest offset of a range before which lines are counted, see `_bad_record`.
 _COUNTED_BYTES: Final = 1 << 30
 _NO_POSITIONS: Final = np.zeros(0, np.int64)
 _Batch = TypeVar("_Batch", bound=RowBatch)
@@ -66,8 +69,8 @@ _MakeBatch = Callable[[Parsed, dict[str, Any]], _Batch]
 def reader_of(format_: Format) -> Reader:
     """Return the reader of a format."""
     # Imported by name: a worker pays only for the formats that it reads.
-    module, name = FORMATS[format_].reader
-    return getattr(import_module(f"tokenlake.etl.sources.{module}"), name)
+    module_name, function_name = FORMATS[format_].reader
+    return getattr(import_module(f"tokenlake.etl.sources.{module_name}"), function_name)
 
 
 def read_range(
@@ -77,8 +80,9 @@ def read_range(
     *,
     block_bytes: int = BLOCK_BYTES,
 ) -> Iterator[TextBatch]:
-    """Read the texts of a range in batches of about 16 MB, in file order, in bounded
-    memory.
+    """Read the texts of a range in batches of about 16 MB, in bounded memory.
+
+    Batches are in file order.
 
     Under the policy ``quarantine`` bad records are in the batches' `bad`. The
     `bytes_read` of all batches sum up to ``part.weight``; a batch may be empty.
@@ -117,8 +121,9 @@ def read_rows(
     plain: str = PLAIN,
     block_bytes: int = BLOCK_BYTES,
 ) -> Iterator[RowBatch]:
-    """Read whole records of a range, without a look at their text; otherwise like
-    :func:`read_range`.
+    """Read whole records of a range, without a look at their text.
+
+    Otherwise it is like :func:`read_range`.
 
     Args:
         part: Range to read.
@@ -150,9 +155,11 @@ def _wish(
     plain: str = PLAIN,
     block_bytes: int,
 ) -> Want:
-    """Return what a format's reader is asked for: the wanted columns, and those that
-    the predicate looks at.
+    """Return the wish to a format's reader.
+
+    It has the wanted columns, and those that the predicate looks at.
     """
+    # A column is asked for once, although the predicate and the caller want it.
     if columns is not None and source.where:
         columns = tuple(dict.fromkeys((*columns, *Predicate(source.where).columns)))
     return Want(
@@ -175,8 +182,12 @@ def _wanted_rows(rows: Rows | None, columns: tuple[str, ...] | None) -> Rows:
         return rows
     if rows.has_objects:
         return Rows(objects=rows.objects, names=columns)
-    known: list[str] = rows.columns.schema.names
-    return Rows(rows.columns.select([name for name in columns if name in known]))
+    existing_names: list[str] = rows.columns.schema.names
+    wanted_names: list[str] = []
+    for name in columns:
+        if name in existing_names:
+            wanted_names.append(name)
+    return Rows(rows.columns.select(wanted_names))
 
 
 def _read(
@@ -187,16 +198,17 @@ def _read(
     rows_left = part.rows
     weight_left = part.weight
     with ExitStack() as files:
-        data = files.enter_context(opened(part.file, source.storage_options))
-        data.max_expansion = source.max_expansion
-        check_plain(data)
+        # The open file, which must be the planned one, and its companions.
+        input_bytes = files.enter_context(opened(part.file, source.storage_options))
+        input_bytes.max_expansion = source.max_expansion
+        check_plain(input_bytes)
         if part.file.companions:
             want = replace(
                 want,
                 companions=open_companions(part.file, source.storage_options, files),
             )
-        blocks = reader_of(part.file.format)(part, data, want, predicate)
-        policy = _Policy(part, data, source)
+        blocks = reader_of(part.file.format)(part, input_bytes, want, predicate)
+        policy = _Policy(part, input_bytes, source)
 
         # The steps of the module's docstring, for one block.
         def next_batch() -> _Batch | None:
@@ -208,9 +220,8 @@ def _read(
                 return None
             if rows_left is not None:
                 parsed = _first_records(parsed, rows_left, weight_left)
-                rows_left -= (
-                    len(parsed) + len(parsed.bad) + sum(parsed.skipped.values())
-                )
+                skipped_count = sum(parsed.skipped.values())
+                rows_left -= len(parsed) + len(parsed.bad) + skipped_count
             weight_left -= parsed.bytes_read
             parsed, left_out = _apply_predicate(parsed, predicate)
             return make_batch(*policy.apply(parsed, left_out))
@@ -221,15 +232,15 @@ def _read(
     # Bytes that belong to no block, such as records behind the limit, count as read
     # with an empty batch.
     if weight_left > 0:
-        empty = Parsed(
+        empty_block = Parsed(
             text=None, positions=_NO_POSITIONS, bad=(), bytes_read=weight_left
         )
-        counts = {
+        empty_counts = {
             "file": part.file,
             "positions": _NO_POSITIONS,
             "bytes_read": weight_left,
         }
-        yield make_batch(empty, counts)
+        yield make_batch(empty_block, empty_counts)
 
 
 def _first_records(parsed: Parsed, count: int, weight: int) -> Parsed:
@@ -241,31 +252,33 @@ def _first_records(parsed: Parsed, count: int, weight: int) -> Parsed:
         weight: Largest number of input bytes that may count as read.
     """
     # 1. Skipped records.
-    skipped = sum(parsed.skipped.values())
-    too_many = max(0, skipped - count)
+    skipped_count = sum(parsed.skipped.values())
+    skipped_beyond = max(0, skipped_count - count)
+    skipped_within: dict[str, int] = {}
+    for reason, skipped_rows in parsed.skipped.items():
+        skipped_within[reason] = max(0, skipped_rows - skipped_beyond)
     parsed = replace(
         parsed,
         bytes_read=min(parsed.bytes_read, weight),
-        skipped={
-            reason: max(0, number - too_many)
-            for reason, number in parsed.skipped.items()
-        },
+        skipped=skipped_within,
     )
-    count = max(0, count - skipped)
+    count = max(0, count - skipped_count)
 
     # 2. The others, in the order of their positions.
     bad_positions = np.array([bad.position for bad in parsed.bad], np.int64)
     positions = np.concatenate([parsed.positions, bad_positions])
     if len(positions) <= count:
         return parsed
-    end = int(np.sort(positions)[count])
-    first = _select_records(parsed, parsed.positions < end)
-    return replace(first, bad=tuple(bad for bad in parsed.bad if bad.position < end))
+    end_position = int(np.sort(positions)[count])
+    first_records = _select_records(parsed, parsed.positions < end_position)
+    bad = tuple(line for line in parsed.bad if line.position < end_position)
+    return replace(first_records, bad=bad)
 
 
 def _select_records(parsed: Parsed, mask: npt.NDArray[np.bool_]) -> Parsed:
-    """Return the records where `mask` (bool[n]) is true; records that could not be
-    read stay.
+    """Return the records where `mask` (bool[n]) is true.
+
+    Records that could not be read stay.
     """
     if mask.all():
         return parsed
@@ -276,16 +289,19 @@ def _select_records(parsed: Parsed, mask: npt.NDArray[np.bool_]) -> Parsed:
     if rows is not None:
         rows = rows.select(mask)
     positions = parsed.positions[mask]
-    selected = set(positions.tolist())
-    doubtful = tuple(bad for bad in parsed.doubtful if bad.position in selected)
+    selected_positions = set(positions.tolist())
+    doubtful = tuple(
+        bad for bad in parsed.doubtful if bad.position in selected_positions
+    )
     return replace(parsed, text=text, rows=rows, positions=positions, doubtful=doubtful)
 
 
 def _apply_predicate(
     parsed: Parsed, predicate: Predicate | None
 ) -> tuple[Parsed, Int64s]:
-    """Return the records that meet the predicate, and the positions (int64[n]) of those
-    that do not.
+    """Return the records that meet the predicate, and the positions of the others.
+
+    Positions are int64[m].
 
     Records that it cannot judge stay, and are doubtful.
     """
@@ -298,15 +314,13 @@ def _apply_predicate(
     stays[list(verdicts.faults)] = True
     remaining = _select_records(parsed, stays)
     if verdicts.faults:
-        fault_of_position = {
-            int(parsed.positions[index]): fault
-            for index, fault in verdicts.faults.items()
-        }
-        doubtful = [
-            line
-            for line in remaining.doubtful
-            if line.position not in fault_of_position
-        ]
+        fault_of_position: dict[int, Fault] = {}
+        for index, fault in verdicts.faults.items():
+            fault_of_position[int(parsed.positions[index])] = fault
+        doubtful: list[BadLine] = []
+        for line in remaining.doubtful:
+            if line.position not in fault_of_position:
+                doubtful.append(line)
         for position, fault in fault_of_position.items():
             doubtful.append(parsed.as_bad(position, fault))
         remaining = replace(remaining, doubtful=tuple(doubtful))
@@ -319,9 +333,7 @@ def _without_zeros(counts: dict[str, int]) -> dict[str, int]:
 
 @final
 class _Policy:
-    """The policy for bad records: the first one ends the reading, or all are set
-    aside.
-    """
+    """The policy for bad records: the first one ends the reading, or all are set aside."""
 
     def __init__(
         self, part: FileRange, data: InputBytes, source: ResolvedSource
@@ -343,8 +355,9 @@ class _Policy:
         self._lines_of_ranges: int | None = None if part.file.compression is None else 0
 
     def apply(self, parsed: Parsed, left_out: Int64s) -> tuple[Parsed, dict[str, Any]]:
-        """Return the good records of a block, and the fields of a batch that count all
-        of them.
+        """Return the good records of a block, and the fields of a batch.
+
+        The fields count all records of the block.
 
         Args:
             parsed: Block, after the predicate.
@@ -356,13 +369,11 @@ class _Policy:
         # Nothing leaves doubtful records out any more: they are bad.
         bad_lines = parsed.bad
         if parsed.doubtful:
-            bad_lines = tuple(
-                sorted(bad_lines + parsed.doubtful, key=lambda line: line.position)
-            )
+            all_lines = bad_lines + parsed.doubtful
+            bad_lines = tuple(sorted(all_lines, key=lambda line: line.position))
             doubtful_positions = [line.position for line in parsed.doubtful]
-            parsed = _select_records(
-                parsed, ~np.isin(parsed.positions, doubtful_positions)
-            )
+            is_good = ~np.isin(parsed.positions, doubtful_positions)
+            parsed = _select_records(parsed, is_good)
         bad_records = tuple(self._bad_record(line) for line in bad_lines)
         self._lines_of_blocks += parsed.lines
         if bad_records and self._fails:
@@ -387,12 +398,10 @@ class _Policy:
             # Lines before a range are counted only when the first number is needed. If
             # the reading continues, they are counted only within the first GiB: a unit
             # at the end of a file of a terabyte would read all of it.
-            if self._lines_of_ranges is None and (
-                self._fails or self._part.start <= _COUNTED_BYTES
-            ):
-                self._lines_of_ranges = (
-                    count_lines(self._data, bad.position) - lines_of_range
-                )
+            may_count = self._fails or self._part.start <= _COUNTED_BYTES
+            if self._lines_of_ranges is None and may_count:
+                lines_before = count_lines(self._data, bad.position)
+                self._lines_of_ranges = lines_before - lines_of_range
             if self._lines_of_ranges is not None:
                 line_number = self._lines_of_ranges + lines_of_range + 1
         return BadRecord(

@@ -1,5 +1,6 @@
-"""Inputs at URLs (S3, GCS, HTTP(S), and other schemes for which fsspec has a package):
-their listing and their bytes.
+"""Inputs at URLs: their listing and their bytes.
+
+Schemes are S3, GCS, HTTP(S), and others for which fsspec has a package.
 
 Requests are those of :mod:`tokenlake.runtime.store.remote`.
 """
@@ -85,19 +86,10 @@ def list_remote(source: ResolvedSource, select: Select = choose) -> list[InputFi
             on a web server, or an extension is unknown and no `type` is set.
         MissingExtraError: The package for a scheme is missing.
     """
-    urls = [parse_url(entry) for entry in source.data_files]
+    urls = _urls_of_one_storage(source)
     first_url = urls[0]
-    for url in urls:
-        if url.root != first_url.root:
-            raise ConfigError(
-                f"source {source.name!r}: data_files are of two storages, {first_url.root} and {url.root}; make them "
-                "two sources",
-                source=source.name,
-            )
-    finder = _Finder(
-        client_at(first_url, source.storage_options, OF_INPUTS), source.type
-    )
-    entries = on_loop(finder.find_all(urls))
+    client = client_at(first_url, source.storage_options, OF_INPUTS)
+    entries = on_loop(_Finder(client, source.type).find_all(urls))
 
     # Of each entry the files of one split; a file that several entries name once.
     objects: dict[str, RemoteObject] = {}
@@ -128,17 +120,36 @@ def list_remote(source: ResolvedSource, select: Select = choose) -> list[InputFi
     return files
 
 
+def _urls_of_one_storage(source: ResolvedSource) -> list[Url]:
+    """Return the entries of a source as URLs.
+
+    Raises:
+        ConfigError: They are of several storages, in which paths could be the same.
+    """
+    urls = [parse_url(entry) for entry in source.data_files]
+    first_root = urls[0].root
+    for url in urls:
+        if url.root != first_root:
+            raise ConfigError(
+                f"source {source.name!r}: data_files are of two storages, {first_root} and {url.root}; make them "
+                "two sources",
+                source=source.name,
+            )
+    return urls
+
+
 def _common_folder(folders: Sequence[str]) -> str:
-    """Return the deepest folder that all folders are in, with a slash at its end; ""
-    for the top.
+    """Return the deepest folder that all folders are in; "" for the top.
+
+    It has a slash at its end.
     """
     parts_of_folders = [folder.split("/") if folder else [] for folder in folders]
-    common = ""
-    for parts in zip(*parts_of_folders, strict=False):
-        if len(set(parts)) > 1:
+    common_folder = ""
+    for parts_at_depth in zip(*parts_of_folders, strict=False):
+        if len(set(parts_at_depth)) > 1:
             break
-        common += f"{parts[0]}/"
-    return common
+        common_folder += f"{parts_at_depth[0]}/"
+    return common_folder
 
 
 @final
@@ -163,8 +174,9 @@ class _Entry:
 def _choose_objects(
     url: Url, entry: _Entry, source: ResolvedSource, select: Select
 ) -> tuple[Choice, list[RemoteObject]]:
-    """Return the objects of an entry that are read: those that are data, of one subset
-    and split.
+    """Return the objects of an entry that are read.
+
+    They are data, of one subset and split.
 
     Args:
         url: The entry.
@@ -174,12 +186,12 @@ def _choose_objects(
     """
     # Paths are relative to the folder of the entry.
     prefix = f"{entry.folder}/" if entry.folder else ""
-    object_of_path = {
-        remote.path.removeprefix(prefix): remote for remote in entry.objects
-    }
-    object_of_name = {
-        remote.path.removeprefix(prefix): remote for remote in entry.every
-    }
+    object_of_path: dict[str, RemoteObject] = {}
+    for remote_object in entry.objects:
+        object_of_path[remote_object.path.removeprefix(prefix)] = remote_object
+    object_of_name: dict[str, RemoteObject] = {}
+    for remote_object in entry.every:
+        object_of_name[remote_object.path.removeprefix(prefix)] = remote_object
 
     def read(name: str) -> str:
         return _text_of(url, object_of_name[name], source)
@@ -190,7 +202,7 @@ def _choose_objects(
         names = frozenset(object_of_name)
         paths = without_descriptions(paths, object_of_name, read)
         if not paths:
-            every_path = (remote.path for remote in entry.every)
+            every_path = (remote_object.path for remote_object in entry.every)
             raise formats.nothing_known(
                 f"{str(url)!r}", every_path, source.type, str(url)
             )
@@ -209,6 +221,7 @@ def _choose_objects(
 
 def _text_of(url: Url, remote: RemoteObject, source: ResolvedSource) -> str:
     """Return the text of a small object that describes a folder."""
+    # A description is read like any input, so that it has the same retries and errors.
     file = InputFile(
         source=source.name,
         path=remote.path,
@@ -220,12 +233,12 @@ def _text_of(url: Url, remote: RemoteObject, source: ResolvedSource) -> str:
         compression=_COMPRESSION_OF_ENCODING.get(remote.packed),
         file_id=0,
     )
-    data = RemoteBytes(file, source.storage_options)
+    remote_bytes = RemoteBytes(file, source.storage_options)
     try:
-        text = data.pread(min(remote.size, _DESCRIPTION_BYTES), 0)
+        text_bytes = remote_bytes.pread(min(remote.size, _DESCRIPTION_BYTES), 0)
     finally:
-        data.close()
-    return text.decode("utf-8", errors="replace")
+        remote_bytes.close()
+    return text_bytes.decode("utf-8", errors="replace")
 
 
 @final
@@ -258,27 +271,32 @@ class _Finder:
             return await self._find_on_web_server(url)
         if formats.has_wildcard(url.path):
             return await self._find_glob(url)
+        # A name without wildcards is an object first, and a folder if there is no such
+        # object.
         if url.path and not url.path.endswith("/"):
             with suppress(SourceNotFoundError):
-                remote = await self._client.stat(url)
-                return _Entry(folder=url.path.rpartition("/")[0], objects=[remote])
+                remote_object = await self._client.stat(url)
+                folder = url.path.rpartition("/")[0]
+                return _Entry(folder=folder, objects=[remote_object])
         return await self._find_folder(url)
 
     async def _find_on_web_server(self, url: Url) -> _Entry:
-        """Return the object at a URL; ConfigError for a folder or glob, which web
-        servers do not list.
+        """Return the object at a URL.
+
+        Raises:
+            ConfigError: The URL is a folder or glob, which web servers do not list.
         """
         path = url.path.partition("?")[0]
         is_folder = not path or path.endswith("/")
         if is_folder or re.search(r"[*\[]", path):
-            noun = "folder" if is_folder else "glob"
+            entry_noun = "folder" if is_folder else "glob"
             raise ConfigError(
-                f"data_files: {url} is a {noun}, and web servers do "
+                f"data_files: {url} is a {entry_noun}, and web servers do "
                 "not list their files; list every file, or a range of them, as data-{0..31}.parquet",
                 got=str(url),
             )
-        remote = await self._client.stat(url)
-        return _Entry(folder=path.rpartition("/")[0], objects=[remote])
+        remote_object = await self._client.stat(url)
+        return _Entry(folder=path.rpartition("/")[0], objects=[remote_object])
 
     async def _find_glob(self, url: Url) -> _Entry:
         """Return the objects that match a glob."""
@@ -291,13 +309,15 @@ class _Finder:
         listing = await self._list(
             url, formats.static_prefix(url.path), flat=formats.is_flat(url.path)
         )
+        # A file that describes data is listed only if the glob spells its name.
         last_part = url.path.rpartition("/")[2]
         objects: list[RemoteObject] = []
-        for remote in listing:
-            name = remote.path.rpartition("/")[2]
-            is_data = is_match(remote.path) and not describes(name, last_part)
-            if is_data or remote.path == url.path:
-                objects.append(remote)
+        for remote_object in listing:
+            object_name = remote_object.path.rpartition("/")[2]
+            is_matching = is_match(remote_object.path)
+            is_data = is_matching and not describes(object_name, last_part)
+            if is_data or remote_object.path == url.path:
+                objects.append(remote_object)
         if not objects:
             raise await self._not_found(url)
         return _Entry(folder=formats.static_folder(url.path), objects=objects)
@@ -307,48 +327,55 @@ class _Finder:
         folder = url.path.rstrip("/")
         prefix = f"{folder}/" if folder else ""
         listing = await self._list(url, prefix, flat=False)
-        objects = [
-            remote
-            for remote in listing
-            if self._is_input(remote.path.removeprefix(prefix))
-        ]
+        objects: list[RemoteObject] = []
+        for remote_object in listing:
+            if self._is_input(remote_object.path.removeprefix(prefix)):
+                objects.append(remote_object)
         if listing and not objects:
-            paths = (remote.path for remote in listing)
+            paths = (remote_object.path for remote_object in listing)
             raise formats.nothing_known(f"{str(url)!r}", paths, self._wanted, str(url))
         if not objects:
             raise await self._not_found(url)
         return _Entry(folder=folder, objects=objects, is_folder=True, every=listing)
 
     def _is_input(self, name: str) -> bool:
-        """Say whether a search of a folder takes a file; hidden files and folders
-        are left out.
+        """Say whether a search of a folder takes a file.
+
+        Hidden files and folders are left out.
         """
-        for part in PurePosixPath(name).parts:
-            if part.startswith((".", "_")):
+        for path_part in PurePosixPath(name).parts:
+            if path_part.startswith((".", "_")):
                 return False
         return formats.belongs(name, self._wanted)
 
     async def _list(self, url: Url, prefix: str, *, flat: bool) -> list[RemoteObject]:
-        """Return the objects whose path begins with `prefix`, without the markers of
-        folders.
+        """Return the objects whose path begins with `prefix`.
+
+        Markers of folders are left out.
         """
         listing = await self._client.list(Url(url.scheme, url.root, prefix), flat=flat)
-        return [remote for remote in listing if not remote.path.endswith("/")]
+        objects: list[RemoteObject] = []
+        for remote_object in listing:
+            if not remote_object.path.endswith("/"):
+                objects.append(remote_object)
+        return objects
 
     async def _not_found(self, url: Url) -> SourceNotFoundError:
         """Return the error for an entry that nothing matches, with similar names."""
+        # Names beside the missing one are compared with it: only one page of them is
+        # listed.
         folder = formats.static_folder(url.path.rstrip("/"))
         prefix = f"{folder}/" if folder else ""
         listing = await self._client.list(
             Url(url.scheme, url.root, prefix), flat=True, limit=_NEAR_NAMES
         )
         names: list[str] = []
-        for remote in listing:
-            path = remote.path.rstrip("/")
-            if path != folder:
-                names.append(PurePosixPath(path).name)
-        name = PurePosixPath(url.path).name
-        return formats.not_found(str(url), f"{url.root}/{folder}", name, names)
+        for remote_object in listing:
+            object_path = remote_object.path.rstrip("/")
+            if object_path != folder:
+                names.append(PurePosixPath(object_path).name)
+        missing_name = PurePosixPath(url.path).name
+        return formats.not_found(str(url), f"{url.root}/{folder}", missing_name, names)
 
 
 @final
@@ -361,8 +388,9 @@ class RemoteBytes(ReadAheadBytes):
     """
 
     def __init__(self, file: InputFile, storage_options: Mapping[str, Any]) -> None:
-        """Open `file`; see :func:`tokenlake.etl.sources.opening.opened` for the
-        errors.
+        """Open a file.
+
+        Errors are those of :func:`tokenlake.etl.sources.opening.opened`.
         """
         self._url = parse_url(file.url)
         self._planned = RemoteObject(
@@ -371,26 +399,30 @@ class RemoteBytes(ReadAheadBytes):
         self._client = client_at(self._url, storage_options, OF_INPUTS)
         self._spool: BinaryIO | None = None  # the whole object on the local disk
         super().__init__(file, self._fetch)
+        # Where no condition on a request pins the version, the object is compared
+        # before the first read.
         if not self._client.pins(file.token):
             self.check_unchanged()
 
     def check_unchanged(self) -> None:
         """Raise InputChangedError unless the object is still the planned one."""
         try:
-            remote = on_loop(self._client.stat(self._url))
+            remote_object = on_loop(self._client.stat(self._url))
         except SourceNotFoundError:
             raise changed(self.file, "the object no longer exists") from None
-        if remote.size != self.file.size:
+        if remote_object.size != self.file.size:
             raise changed(
-                self.file, f"it has {remote.size} bytes, expected {self.file.size}"
+                self.file,
+                f"it has {remote_object.size} bytes, expected {self.file.size}",
             )
         # A commit of the Hub is in the URL. Tokens of different kinds cannot be
         # compared.
-        expected = self.file.token
-        is_same_kind = remote.token.partition(":")[0] == expected.partition(":")[0]
-        if self._url.scheme != "hf" and is_same_kind and remote.token != expected:
+        planned_token = self.file.token
+        token = remote_object.token
+        is_same_kind = token.partition(":")[0] == planned_token.partition(":")[0]
+        if self._url.scheme != "hf" and is_same_kind and token != planned_token:
             raise changed(
-                self.file, f"its version is {remote.token}, expected {expected}"
+                self.file, f"its version is {token}, expected {planned_token}"
             )
 
     def close(self) -> None:
@@ -420,5 +452,5 @@ class RemoteBytes(ReadAheadBytes):
             raise changed(self.file, str(error)) from None
         except SourceNotFoundError:
             raise changed(self.file, "the object no longer exists") from None
-        data = os.pread(self._spool.fileno(), size, start)
-        return [memoryview(data)] if data else []
+        spooled_bytes = os.pread(self._spool.fileno(), size, start)
+        return [memoryview(spooled_bytes)] if spooled_bytes else []

@@ -53,6 +53,8 @@ _MAX_EXACT: Final = 1 << 53  # integers up to here are exact as a double
 _INT64_LIMIT: Final = 1 << 63
 _DIGITS_38: Final = 10**38
 _ARROW: Final[Any] = pa
+# Python types of all values of a column to its Arrow type. Integers are looked at once
+# more, by their size.
 _SCALARS: Final[dict[frozenset[type[Any]], pa.DataType]] = {
     frozenset[type[Any]](): pa.null(),
     frozenset[type[Any]]({bool}): pa.bool_(),
@@ -80,24 +82,26 @@ def columns_of(records: Sequence[Record], names: tuple[str, ...]) -> pa.RecordBa
         return _ARROW.RecordBatch.from_struct_array(empty_rows)
     arrays: list[Any] = []
     fields: list[Any] = []
-    for name in names:
-        array = column_of([record.get(name) for record in records])
+    for field_name in names:
+        array = column_of([record.get(field_name) for record in records])
         arrays.append(array)
-        fields.append((name, array.type))
+        fields.append((field_name, array.type))
     return _ARROW.RecordBatch.from_arrays(arrays, schema=_ARROW.schema(fields))
 
 
 def column_of(values: Sequence[Any]) -> Any:
     """Return JSON values as an Arrow array, by the rules of this module."""
+    # Types first, which takes one pass without a look at any value. Only integers and
+    # nested values need a second pass.
     types = frozenset[type[Any]](map(type, values)) - {_NULL}
     column_type = _SCALARS.get(types)
     if types in _NESTED:
         column_type = _nested_type(values)
     elif column_type is not None and int in types:
         integers = [value for value in values if type(value) is int]
-        column_type = _number_type(
-            min(integers), max(integers), has_floats=float in types
-        )
+        smallest = min(integers)
+        largest = max(integers)
+        column_type = _number_type(smallest, largest, has_floats=float in types)
     if column_type is None:
         texts = [_json_text(value) for value in values]
         return _ARROW.array(texts, pa.large_string())
@@ -111,22 +115,24 @@ def _json_text(value: Any) -> str | None:
     return dump_json(value, keeps_infinity=True).decode()
 
 
-def _number_type(low: int, high: int, *, has_floats: bool) -> pa.DataType | None:
+def _number_type(
+    smallest: int, largest: int, *, has_floats: bool
+) -> pa.DataType | None:
     """Return the type of a column of numbers, None if no type holds them all.
 
     Args:
-        low: Smallest integer.
-        high: Largest integer.
+        smallest: Smallest integer.
+        largest: Largest integer.
         has_floats: Whether floating-point numbers are among them.
     """
     if has_floats:
-        is_exact = low >= -_MAX_EXACT and high <= _MAX_EXACT
+        is_exact = smallest >= -_MAX_EXACT and largest <= _MAX_EXACT
         return pa.float64() if is_exact else None
-    if low >= -_INT64_LIMIT and high < _INT64_LIMIT:
+    if smallest >= -_INT64_LIMIT and largest < _INT64_LIMIT:
         return pa.int64()
-    if low >= 0 and high < 2 * _INT64_LIMIT:
+    if smallest >= 0 and largest < 2 * _INT64_LIMIT:
         return pa.uint64()
-    has_38_digits = low > -_DIGITS_38 and high < _DIGITS_38
+    has_38_digits = smallest > -_DIGITS_38 and largest < _DIGITS_38
     return LARGE_INTEGERS if has_38_digits else None
 
 
@@ -149,25 +155,29 @@ class _SeenTypes:
     fields: dict[str, _SeenTypes] = field(default_factory=dict[str, "_SeenTypes"])
 
     def note(self, value: Any, depth: int) -> int:
-        """Add a value that lies `depth` levels deep; return the number of its new
-        places, a huge one if it is too deep.
+        """Add a value that lies `depth` levels deep.
+
+        Returns:
+            Number of its new places; a huge one if it is too deep.
         """
-        kind: type[Any] = type(value)
+        value_type: type[Any] = type(value)
         if value is None:
             return 0
-        self.kinds.add(kind)
-        if kind is int:
+        self.kinds.add(value_type)
+        if value_type is int:
             self.low = min(self.low, value)
             self.high = max(self.high, value)
-        elif kind is list or kind is dict:
-            return (
-                MAX_CELLS if depth == MAX_DEPTH else self._note_inside(value, depth + 1)
-            )
+        elif value_type is list or value_type is dict:
+            if depth == MAX_DEPTH:
+                return MAX_CELLS
+            return self._note_inside(value, depth + 1)
         return 0
 
     def _note_inside(self, value: list[Any] | Record, depth: int) -> int:
-        """Add the items of a list or the members of an object; return the number of
-        new places.
+        """Add the items of a list or the members of an object.
+
+        Returns:
+            Number of new places.
         """
         if isinstance(value, list):
             if self.items is None:
@@ -190,10 +200,13 @@ class _SeenTypes:
             item_type = self.items.type()
             return None if item_type is None else _ARROW.large_list(item_type)
         if self.kinds == {dict} and self.fields:
-            types = {name: member.type() for name, member in self.fields.items()}
-            return (
-                None if None in types.values() else _ARROW.struct(list(types.items()))
-            )
+            member_types: dict[str, pa.DataType] = {}
+            for name, member in self.fields.items():
+                member_type = member.type()
+                if member_type is None:
+                    return None
+                member_types[name] = member_type
+            return _ARROW.struct(list(member_types.items()))
         scalar_type = _SCALARS.get(frozenset(self.kinds))
         if scalar_type is not None and int in self.kinds:
             return _number_type(self.low, self.high, has_floats=float in self.kinds)
@@ -203,10 +216,12 @@ class _SeenTypes:
 def _nested_type(values: Sequence[Any]) -> pa.DataType | None:
     """Return the type of a column of lists or objects; None for JSON text."""
     seen_types = _SeenTypes()
-    places = 0
+    # Every object of a nested column has all keys of all objects: few objects with many
+    # different keys would make an enormous struct.
+    place_count = 0
     for value in values:
-        places += seen_types.note(value, 0)
-        if places * len(values) > MAX_CELLS:
+        place_count += seen_types.note(value, 0)
+        if place_count * len(values) > MAX_CELLS:
             return None
     return seen_types.type()
 
@@ -292,22 +307,22 @@ class Rows:
         return type(self)(columns, objects, self._names)
 
     def values(self, path: str) -> Sequence[Any]:
-        """Return the field `path` of every row as Python values, None for a missing
-        one.
+        """Return the field `path` of every row as Python values, None if missing.
 
         A field whose name is the whole dotted path comes first: ``a.b`` is the field
         "a.b", otherwise field "b" of "a".
         """
+        # Rows that are columns are not made into objects for one field.
         if self._objects is None and self._columns is not None:
             names: list[str] = self._columns.schema.names
             if path in names:
                 return self._columns.column(path).to_pylist()
-            name, _, rest = path.partition(".")
-            if name not in names or not rest:
+            column_name, _, path_inside = path.partition(".")
+            if column_name not in names or not path_inside:
                 return [None] * len(self)
             return [
-                value_at(value, rest)
-                for value in self._columns.column(name).to_pylist()
+                value_at(value, path_inside)
+                for value in self._columns.column(column_name).to_pylist()
             ]
         if "." not in path:
             return [row.get(path) for row in self.objects]
@@ -315,14 +330,15 @@ class Rows:
 
 
 def value_at(value: Any, path: str) -> Any:
-    """Return the value at a dotted path of JSON, None if there is none; a key that
-    is the whole rest comes first.
+    """Return the value at a dotted path of JSON, None if there is none.
+
+    A key that is the whole rest of the path comes first.
     """
     while isinstance(value, dict):
         if path in value:
             return value[path]
-        name, dot, path = path.partition(".")
+        field_name, dot, path = path.partition(".")
         if not dot:
             return None
-        value = value.get(name)
+        value = value.get(field_name)
     return None

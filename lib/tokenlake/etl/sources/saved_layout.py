@@ -1,6 +1,4 @@
-"""Splits of a dataset that ``Dataset.save_to_disk`` or ``DatasetDict.save_to_disk``
-wrote.
-"""
+"""Splits of a dataset that ``save_to_disk`` of the `datasets` library wrote."""
 
 from __future__ import annotations
 
@@ -25,9 +23,7 @@ folder.
 
 
 def is_saved(names: Iterable[str]) -> bool:
-    """Say whether a folder that holds these names is one that
-    ``Dataset.save_to_disk`` wrote.
-    """
+    """Say whether ``Dataset.save_to_disk`` wrote a folder that holds these names."""
     return {STATE, _INFO} <= set(names)
 
 
@@ -47,21 +43,25 @@ def saved_files(state: str, shown: str) -> list[str]:
     """
     fields = _load_object(state, shown)
     entries: object = fields.get("_data_files")
+    # A text that lists nothing is refused like one with a bad entry.
     listed_files: list[object] = [None]
     if isinstance(entries, list):
         listed_files = cast("list[object]", entries)
     names: list[str] = []
     for entry in listed_files:
-        name: object = None
+        file_name: object = None
         if isinstance(entry, dict):
-            name = cast("dict[str, object]", entry).get("filename")
-        if not isinstance(name, str) or name in ("", ".", "..") or "/" in name:
+            file_name = cast("dict[str, object]", entry).get("filename")
+        # A name must lie in the folder itself: the file is read, whatever wrote the
+        # text.
+        is_name = isinstance(file_name, str) and file_name not in ("", ".", "..")
+        if not isinstance(file_name, str) or not is_name or "/" in file_name:
             raise ConfigError(
                 f"{shown}: `_data_files` of a saved dataset must be a list of {{filename: NAME}}; got {entry!r:.80}. "
                 "Save it again, or name the Arrow files in data_files",
                 file=shown,
             )
-        names.append(name)
+        names.append(file_name)
     if fields.get("_indices_files") or fields.get("_indices_data_files"):
         raise ConfigError(
             f"{shown}: an old release of `datasets` saved this dataset with a list of row indices, which is not read; "
@@ -78,6 +78,7 @@ def saved_split(state: str, shown: str) -> str | None:
         state: Text of ``state.json``.
         shown: Path of that file, for messages.
     """
+    # The split may be a slice: ``train[:10%]`` is of train.
     split = _load_object(state, shown).get("_split")
     return split.partition("[")[0] if isinstance(split, str) else None
 
@@ -93,14 +94,11 @@ def saved_splits(text: str, shown: str) -> list[str]:
         ConfigError: The file names no splits.
     """
     names = _load_object(text, shown).get("splits")
-    splits = [
-        name for name in cast("list[object]", names or []) if isinstance(name, str)
-    ]
-    if (
-        not isinstance(names, list)
-        or not splits
-        or len(splits) < len(cast("list[object]", names))
-    ):
+    all_names: list[object] = []
+    if isinstance(names, list):
+        all_names = cast("list[object]", names)
+    splits = [name for name in all_names if isinstance(name, str)]
+    if not splits or len(splits) < len(all_names):
         raise ConfigError(
             f'{shown}: expected {{"splits": [names]}}, as DatasetDict.save_to_disk writes it; got {names!r:.80}. '
             "Save it again, or name the folder of a split in data_files",
@@ -110,27 +108,33 @@ def saved_splits(text: str, shown: str) -> list[str]:
 
 
 def _load_object(text: str, shown: str) -> dict[str, Any]:
-    """Parse a JSON object; ConfigError if the text is something else."""
+    """Parse a JSON object.
+
+    Raises:
+        ConfigError: The text is something else.
+    """
     try:
-        value: object = json.loads(text)
+        parsed: object = json.loads(text)
     except ValueError as error:
         raise ConfigError(
             f"{shown}: it is not JSON ({error}); a folder that `datasets` saved needs it. Save the dataset again, or "
             "name its Arrow files in data_files",
             file=shown,
         ) from error
-    if not isinstance(value, dict):
+    if not isinstance(parsed, dict):
         raise ConfigError(
-            f"{shown}: expected a JSON object, got a {type(value).__name__}", file=shown
+            f"{shown}: expected a JSON object, got a {type(parsed).__name__}",
+            file=shown,
         )
-    return cast("dict[str, Any]", value)
+    return cast("dict[str, Any]", parsed)
 
 
 def saved_layout(
     paths: Sequence[str], every: Iterable[str], read: ReadText
 ) -> FolderLayout | None:
-    """Return the layout of a folder that ``DatasetDict.save_to_disk`` wrote; None for
-    any other folder.
+    """Return the layout of a folder that ``DatasetDict.save_to_disk`` wrote.
+
+    It is None for any other folder.
 
     Args:
         paths: Paths of data in the folder.

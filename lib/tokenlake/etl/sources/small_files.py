@@ -1,5 +1,6 @@
-"""Small files of JSON Lines, read and parsed as if they were one: a file costs more
-than its bytes do.
+"""Small files of JSON Lines, read and parsed as if they were one.
+
+A file costs more than its bytes do.
 
 Only whole plain files, of which texts alone are wanted, are read together. If there is
 anything else to see in one of them, say a bad record, a byte order mark or an end in
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 _SMALL_BYTES: Final = 64 << 10  # a file up to this size is small
 _GROUP_BYTES: Final = 1 << 20  # they and their texts stay in the processor's cache
+# Open files are read one after the other; the number bounds the objects of a group.
 _GROUP_FILES: Final = 1024
 
 
@@ -57,21 +59,24 @@ class SmallFiles:
 def groups_of(
     parts: Sequence[FileRange], source: ResolvedSource
 ) -> Iterator[Sequence[FileRange]]:
-    """Yield the ranges of a source in order: small files that may be read together
-    in groups, any other by itself.
+    """Yield the ranges of a source in order, small files in groups.
+
+    A group may be read together. Any other range is by itself.
     """
     group: list[FileRange] = []
-    size = 0
+    group_bytes = 0
     for part in parts:
         is_small = _can_be_grouped(part, source)
-        has_room = size + part.weight <= _GROUP_BYTES and len(group) < _GROUP_FILES
+        has_room = (
+            group_bytes + part.weight <= _GROUP_BYTES and len(group) < _GROUP_FILES
+        )
         if group and not (is_small and has_room):
             yield group
             group = []
-            size = 0
+            group_bytes = 0
         if is_small:
             group.append(part)
-            size += part.weight
+            group_bytes += part.weight
         else:
             yield [part]
     if group:
@@ -81,8 +86,10 @@ def groups_of(
 def read_together(
     parts: Sequence[FileRange], source: ResolvedSource
 ) -> SmallFiles | None:
-    """Read one of the groups of :func:`groups_of`; None if its files have to be read
-    one by one.
+    """Read one of the groups of :func:`groups_of`.
+
+    Returns:
+        The records; None if the files have to be read one by one.
 
     Raises:
         InputChangedError: A file is not, or does not stay, as it was planned.
@@ -93,8 +100,10 @@ def read_together(
     # 1. All files, each with a newline at its end.
     contents: list[bytes] = []
     for part in parts:
-        with opened(part.file) as data:
-            content = read_exactly(part, data, part.file.size, 0)
+        with opened(part.file) as input_bytes:
+            content = read_exactly(part, input_bytes, part.file.size, 0)
+        # Anything but an object at both ends, say a byte order mark or a cut record, is
+        # left to the reader of single files.
         if content[:1] != b"{" or content[-1:] not in b"}\n":
             return None
         if content[-1:] != b"\n":
@@ -103,39 +112,40 @@ def read_together(
 
     # 2. Parsed as one block. A group is smaller than the pieces in which texts are
     #    parsed.
-    joined = b"".join(contents)
+    joined_bytes = b"".join(contents)
     bytes_read = sum(part.weight for part in parts)
-    block = LineBlock(data=joined, size=len(joined), offset=0, bytes_read=bytes_read)
+    block = LineBlock(
+        data=joined_bytes, size=len(joined_bytes), offset=0, bytes_read=bytes_read
+    )
     want = Want(text=source.content_field, max_record_bytes=source.max_record_bytes)
     (parsed,) = parse_records(json_lines(block), want)
     if parsed.bad or parsed.text is None:
         return None
 
     # 3. The file of each record, and its position there.
-    starts = offsets_of([len(content) for content in contents])
-    index_of_file = np.searchsorted(starts, parsed.positions, side="right") - 1
+    file_starts = offsets_of([len(content) for content in contents])
+    index_of_file = np.searchsorted(file_starts, parsed.positions, side="right") - 1
     file_ids = np.array([part.file.file_id for part in parts], np.int64)
+    repairs = parsed.normalized.items()
+    normalized = {repair: count for repair, count in repairs if count}
+    files = tuple(part.file for part in parts)
     return SmallFiles(
-        files=tuple(part.file for part in parts),
+        files=files,
         text=parsed.text,
         file=file_ids[index_of_file],
-        position=parsed.positions - starts[index_of_file],
-        normalized={name: count for name, count in parsed.normalized.items() if count},
+        position=parsed.positions - file_starts[index_of_file],
+        normalized=normalized,
         bytes_read=bytes_read,
     )
 
 
 def _can_be_grouped(part: FileRange, source: ResolvedSource) -> bool:
-    """Say whether a range is a whole small local file of plain JSON Lines, without a
-    predicate or limit.
+    """Say whether a range is a whole small local file of plain JSON Lines.
+
+    It must have no predicate and no limit.
     """
     file = part.file
     is_whole = part.start == 0 and part.stop == file.size and part.rows is None
     is_plain_lines = file.format == "jsonl" and file.compression is None
-    return (
-        source.where is None
-        and file.size <= _SMALL_BYTES
-        and is_whole
-        and is_plain_lines
-        and file.is_local
-    )
+    is_small = file.is_local and file.size <= _SMALL_BYTES
+    return source.where is None and is_whole and is_plain_lines and is_small

@@ -1,4 +1,4 @@
-"""Which files of an entry of `data_files` are read: those of one subset and one split.
+"""Which files of an entry of `data_files` are read, by subset and split.
 
 ========== ============================== ==========================================================================
 entry      `split`                        files that are read
@@ -94,8 +94,10 @@ class Choice:
 
 
 def notes_of(choices: Iterable[Choice]) -> str:
-    """Return the notes on all entries of a source; ConfigError if no file of any
-    entry is read.
+    """Return the notes on all entries of a source.
+
+    Raises:
+        ConfigError: No file of any entry is read.
     """
     notes: list[str] = []
     first_refusal: ConfigError | None = None
@@ -107,6 +109,7 @@ def notes_of(choices: Iterable[Choice]) -> str:
             notes.append(choice.note)
         if first_refusal is None:
             first_refusal = choice.refusal
+    # An entry without a file of the split is no error as long as another entry has one.
     if first_refusal is not None and not has_paths:
         raise first_refusal
     return "; ".join(notes)
@@ -127,35 +130,19 @@ def splits_of(
         ConfigError: The subset does not exist, or the card cannot be used.
     """
     folder_layout = _layout_of(entry)
-    # 1. No file describes the folder: a saved dataset has one split, and in any other
-    #    folder names tell the splits.
     if folder_layout is None:
         if subset is not None:
             raise _no_subsets(entry, subset)
-        if saved_layout.is_saved(entry.names):
-            split = (
-                saved_layout.saved_split(
-                    entry.read(saved_layout.STATE), saved_layout.STATE
-                )
-                or TRAIN
-            )
-            return EntrySplits(
-                splits={split: entry.paths}, unnamed=(), origin="saved dataset"
-            )
-        splits = split_names.splits_named(entry.paths, only_known_shards=True)
-        if not splits:
-            return EntrySplits(splits={TRAIN: entry.paths}, unnamed=(), origin="none")
-        unnamed = tuple(layout.in_no_split(entry.paths, splits))
-        return EntrySplits(splits=splits, unnamed=unnamed, origin="names")
+        return _splits_without_description(entry)
 
-    # 2. The subset that is meant.
+    # The subset that is meant.
     subsets = tuple(folder_layout.subsets)
-    name = folder_layout.default if subset is None else subset
-    if name is None and takes_first:
-        name = subsets[0]
+    subset_name = folder_layout.default if subset is None else subset
+    if subset_name is None and takes_first:
+        subset_name = subsets[0]
     if folder_layout.origin != "card" and subset is not None:
         raise _no_subsets(entry, subset)
-    if name is None or name not in folder_layout.subsets:
+    if subset_name is None or subset_name not in folder_layout.subsets:
         problem = "has several subsets and no default one"
         hint = ""
         if subset is not None:
@@ -167,17 +154,35 @@ def splits_of(
             got=subset,
             subsets=list(subsets),
         )
-    # 3. Its splits, and the files that are in none of them.
-    splits = folder_layout.subsets[name]
+    # Its splits, and the files that are in none of them.
+    splits = folder_layout.subsets[subset_name]
     unnamed = tuple(layout.in_no_split(entry.paths, splits))
     is_card = folder_layout.origin == "card"
     return EntrySplits(
         splits=splits,
         unnamed=unnamed,
         origin=folder_layout.origin,
-        subset=name if is_card else None,
+        subset=subset_name if is_card else None,
         subsets=subsets if is_card else (),
     )
+
+
+def _splits_without_description(entry: FilesEntry) -> EntrySplits:
+    """Return the splits of an entry without a file that describes its layout.
+
+    A saved dataset has one split. In any other folder the names of files tell.
+    """
+    if saved_layout.is_saved(entry.names):
+        state = entry.read(saved_layout.STATE)
+        split = saved_layout.saved_split(state, saved_layout.STATE) or TRAIN
+        return EntrySplits(
+            splits={split: entry.paths}, unnamed=(), origin="saved dataset"
+        )
+    splits = split_names.splits_named(entry.paths, only_known_shards=True)
+    if not splits:
+        return EntrySplits(splits={TRAIN: entry.paths}, unnamed=(), origin="none")
+    unnamed = tuple(layout.in_no_split(entry.paths, splits))
+    return EntrySplits(splits=splits, unnamed=unnamed, origin="names")
 
 
 Select: TypeAlias = Callable[[FilesEntry, "ResolvedSource"], Choice]
@@ -207,6 +212,8 @@ class Survey:
 
     def __call__(self, entry: FilesEntry, source: ResolvedSource) -> Choice:
         """Note the splits of an entry; return all its files."""
+        # Only splits that somebody named are of interest: train as the default says
+        # nothing.
         self.has_folder = self.has_folder or entry.is_folder
         entry_splits = splits_of(entry, source.subset, takes_first=True)
         if entry_splits.subset is not None:
@@ -214,17 +221,14 @@ class Survey:
             self.subset = entry_splits.subset
         if entry_splits.origin not in ("none", "saved dataset"):
             for split, paths in entry_splits.splits.items():
-                self.splits.setdefault(split, []).extend(
-                    entry.base + path for path in paths
-                )
+                urls = [entry.base + path for path in paths]
+                self.splits.setdefault(split, []).extend(urls)
             self.unnamed += [entry.base + path for path in entry_splits.unnamed]
         return Choice(paths=entry.paths)
 
 
 def every_file(entry: FilesEntry, source: ResolvedSource) -> Choice:
-    """Return all files of an entry, of whatever split, unless the source names a
-    split or subset.
-    """
+    """Return all files of an entry, unless the source names a split or subset."""
     if source.split_from == "default" and source.subset is None:
         return Choice(paths=entry.paths)
     return choose(entry, source)
@@ -240,44 +244,19 @@ def choose(entry: FilesEntry, source: ResolvedSource) -> Choice:
     split = source.split
     is_written = source.split_from == "option"
     if not entry.is_folder and not is_written:
-        if source.subset is not None:
-            raise _no_subsets(entry, source.subset)
-        named = split_names.splits_named(entry.paths, only_known_shards=True)
-        if len(named) > 1 and source.split_from == "default":
-            note = (
-                f"all its files are read, regardless of their splits: {counted(named)}; `split: {split}` reads only "
-                "those of one"
-            )
-            return Choice(paths=entry.paths, note=f"{entry.written}: {note}")
-        return Choice(paths=entry.paths)
+        return _choose_named_files(entry, source)
     entry_splits = splits_of(entry, source.subset)
     if entry_splits.origin == "saved dataset" and not is_written:
         # A folder of one dataset, whatever split it was taken from.
         return Choice(paths=entry.paths)
-    if (
-        split not in entry_splits.splits
-        and split_names.split_of_word(split) in entry_splits.splits
-    ):
-        split = split_names.split_of_word(split)
+    # Usual words name the same split: ``val`` is validation.
+    usual_split = split_names.split_of_word(split)
+    if split not in entry_splits.splits and usual_split in entry_splits.splits:
+        split = usual_split
 
-    # 1. No name says a split: all files are train, unless the folder itself is named
-    #    after the split.
+    # 1. No name says a split.
     if entry_splits.origin == "none":
-        is_of_folder = split_names.is_name_of(split, entry.folder_name)
-        paths_of_word = split_names.paths_of_word(entry.paths, split)
-        if source.split_from == "mapping" or split == TRAIN or is_of_folder:
-            return Choice(paths=entry.paths)
-        if paths_of_word:
-            return Choice(
-                paths=paths_of_word,
-                note=_note(entry, split, paths_of_word, entry_splits),
-            )
-        refusal = _nothing_says(entry, split)
-        if entry.is_folder:
-            raise refusal
-        return Choice(
-            paths=(), note=_note(entry, split, (), entry_splits), refusal=refusal
-        )
+        return _choose_of_unnamed(entry, source, split, entry_splits)
 
     # 2. A file whose name says two splits belongs to neither for certain.
     if entry_splits.origin == "names":
@@ -297,22 +276,59 @@ def choose(entry: FilesEntry, source: ResolvedSource) -> Choice:
         return Choice(
             paths=(), note=_note(entry, split, (), entry_splits), refusal=refusal
         )
-    if (
-        entry.is_folder
-        and not is_written
-        and entry_splits.origin == "names"
-        and entry_splits.unnamed
-    ):
+    # Some names say a split and others none: nobody knows whether the others are train.
+    is_default = entry.is_folder and not is_written
+    if is_default and entry_splits.origin == "names" and entry_splits.unnamed:
         raise _partly_named(entry, split, entry_splits)
     return Choice(paths=paths, note=_note(entry, split, paths, entry_splits))
 
 
-def _layout_of(entry: FilesEntry) -> layout.FolderLayout | None:
-    """Return the layout that a file of the folder describes; None where only names
-    can say it.
+def _choose_named_files(entry: FilesEntry, source: ResolvedSource) -> Choice:
+    """Return all files that were named one by one or by a glob.
+
+    Who names files has chosen them. A note says so where their names say splits.
     """
+    if source.subset is not None:
+        raise _no_subsets(entry, source.subset)
+    named_splits = split_names.splits_named(entry.paths, only_known_shards=True)
+    if len(named_splits) > 1 and source.split_from == "default":
+        note = (
+            f"all its files are read, regardless of their splits: {counted(named_splits)}; "
+            f"`split: {source.split}` reads only those of one"
+        )
+        return Choice(paths=entry.paths, note=f"{entry.written}: {note}")
+    return Choice(paths=entry.paths)
+
+
+def _choose_of_unnamed(
+    entry: FilesEntry, source: ResolvedSource, split: str, entry_splits: EntrySplits
+) -> Choice:
+    """Return the files of an entry in which no name says a split.
+
+    All files are train, unless the folder itself is named after the split.
+
+    Raises:
+        ConfigError: A split other than train is wanted of a folder.
+    """
+    is_of_folder = split_names.is_name_of(split, entry.folder_name)
+    if source.split_from == "mapping" or split == TRAIN or is_of_folder:
+        return Choice(paths=entry.paths)
+    # The split may be named by an unusual word, such as ``holdout``.
+    paths = split_names.paths_of_word(entry.paths, split)
+    note = _note(entry, split, paths, entry_splits)
+    if paths:
+        return Choice(paths=paths, note=note)
+    refusal = _nothing_says(entry, split)
+    if entry.is_folder:
+        raise refusal
+    return Choice(paths=(), note=note, refusal=refusal)
+
+
+def _layout_of(entry: FilesEntry) -> layout.FolderLayout | None:
+    """Return the layout that a file of the folder describes, None without such a file."""
     if not entry.is_folder:
         return None
+    # A card says nothing about splits unless it has `configs`.
     if CARD in entry.names:
         pattern = f"{entry.written.rstrip('/')}/PATTERN"
         configs = card_layout.card_configs(entry.read(CARD), entry.written, pattern)
@@ -325,29 +341,31 @@ def _layout_of(entry: FilesEntry) -> layout.FolderLayout | None:
 
 def counted(splits: Mapping[str, Sequence[str]]) -> str:
     """Return splits for a message: ``train (3 files), test (1 file)``."""
-    return ", ".join(
-        f"{split} ({files_of(len(paths))})" for split, paths in splits.items()
-    )
+    descriptions: list[str] = []
+    for split, paths in splits.items():
+        descriptions.append(f"{split} ({files_of(len(paths))})")
+    return ", ".join(descriptions)
 
 
 def left_over(splits: Splits, unnamed: Iterable[str], chosen: Collection[str]) -> str:
-    """Return the files that are not chosen, for a message: ``test (1 file), 2 files in
-    no split``; "" for none.
+    """Return the files that are not chosen, for a message; "" for none.
+
+    An example is ``test (1 file), 2 files in no split``.
 
     Args:
         splits: Split to paths.
         unnamed: Paths in no split.
         chosen: Paths that are chosen.
     """
-    parts: list[str] = []
+    descriptions: list[str] = []
     for split, paths in splits.items():
-        rest = [path for path in paths if path not in chosen]
-        if rest:
-            parts.append(f"{split} ({files_of(len(rest))})")
-    count = sum(path not in chosen for path in unnamed)
-    if count:
-        parts.append(f"{files_of(count)} in no split")
-    return ", ".join(parts)
+        other_paths = [path for path in paths if path not in chosen]
+        if other_paths:
+            descriptions.append(f"{split} ({files_of(len(other_paths))})")
+    unnamed_count = sum(path not in chosen for path in unnamed)
+    if unnamed_count:
+        descriptions.append(f"{files_of(unnamed_count)} in no split")
+    return ", ".join(descriptions)
 
 
 def files_of(count: int) -> str:
@@ -358,22 +376,22 @@ def files_of(count: int) -> str:
 def _listed(paths: Iterable[str]) -> str:
     """Return paths for a message, the first three of them."""
     all_paths = list(paths)
-    shown = ", ".join(all_paths[:_SHOWN])
+    shown_paths = ", ".join(all_paths[:_SHOWN])
     if len(all_paths) > _SHOWN:
-        shown += f" and {len(all_paths) - _SHOWN} more"
-    return shown
+        shown_paths += f" and {len(all_paths) - _SHOWN} more"
+    return shown_paths
 
 
 def _note(
     entry: FilesEntry, split: str, paths: Sequence[str], entry_splits: EntrySplits
 ) -> str:
     """Return a note on the files of an entry that are read and left out."""
-    rest = left_over(entry_splits.splits, entry_splits.unnamed, set(paths))
-    if not rest and len(entry_splits.subsets) < 2:
+    other_files = left_over(entry_splits.splits, entry_splits.unnamed, set(paths))
+    if not other_files and len(entry_splits.subsets) < 2:
         return ""
     subset = "" if entry_splits.subset is None else f"subset {entry_splits.subset!r}, "
     note = f"{entry.written}: {subset}split {split!r}, {files_of(len(paths))}"
-    return f"{note}; not read: {rest}" if rest else note
+    return f"{note}; not read: {other_files}" if other_files else note
 
 
 def _no_subsets(entry: FilesEntry, subset: str) -> ConfigError:
@@ -401,19 +419,20 @@ def _nothing_says(entry: FilesEntry, split: str) -> ConfigError:
 
 
 def _no_split(entry: FilesEntry, split: str, entry_splits: EntrySplits) -> ConfigError:
-    said_by = {"card": f"by its {CARD}", "names": "by the names of its files"}.get(
-        entry_splits.origin, "as it was saved"
-    )
+    said_by = "as it was saved"
+    if entry_splits.origin == "card":
+        said_by = f"by its {CARD}"
+    elif entry_splits.origin == "names":
+        said_by = "by the names of its files"
     names = list(entry_splits.splits)
     if entry_splits.splits.get(split) is not None:
         problem = f"has no file of split {split!r} that is read here, though its {CARD} names it"
     else:
         problem = f"has no split {split!r}{did_you_mean(split, names)}"
-    unnamed = (
-        f"; {files_of(len(entry_splits.unnamed))} in no split ({_listed(entry_splits.unnamed)})"
-        if entry_splits.unnamed
-        else ""
-    )
+    unnamed = ""
+    if entry_splits.unnamed:
+        file_count = files_of(len(entry_splits.unnamed))
+        unnamed = f"; {file_count} in no split ({_listed(entry_splits.unnamed)})"
     if entry.is_folder:
         all_of_them = f"{entry.written.rstrip('/')}/**/*.EXTENSION"
         remedy = f"To read files regardless of their names, write a glob: data_files: {all_of_them}"
@@ -442,13 +461,14 @@ def _partly_named(
 
 def _refuse_ambiguous(entry: FilesEntry, splits: Splits) -> None:
     """Raise ConfigError if the name of a file says two splits."""
-    split_of: dict[str, str] = {}
+    split_of_path: dict[str, str] = {}
     for split, paths in splits.items():
         for path in paths:
-            first = split_of.setdefault(path, split)
-            if first != split:
+            first_split = split_of_path.setdefault(path, split)
+            if first_split != split:
                 raise ConfigError(
-                    f"data_files: in {entry.written!r} the name {path!r} contains two splits, {first} and {split}; "
+                    f"data_files: in {entry.written!r} the name {path!r} contains two splits, "
+                    f"{first_split} and {split}; "
                     "list the files of each split, as data_files: {train: PATTERN, test: PATTERN}",
                     got=path,
                 )

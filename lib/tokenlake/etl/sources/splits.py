@@ -17,26 +17,22 @@ from tokenlake.etl.sources.listing_progress import OnProgress, ProgressMeter
 from tokenlake.etl.sources.opening import opened
 
 _BATCH_FILES: Final = 256  # that a thread takes at a time
+# Enough batches that threads end at about the same time.
 _BATCHES_PER_THREAD: Final = 16
 
 
 def splittable(file: InputFile) -> bool:
     """Say whether parts of `file` can be read without the parts before them."""
     # Whether an Arrow file is a stream only its first bytes tell.
-    is_divisible = (
-        file.is_lines
-        or file.has_blocks
-        or file.has_records
-        or file.facts.layout == "ids"
-    )
+    layout = file.facts.layout
+    is_divisible = file.is_lines or layout in ("blocks", "records", "ids")
     return is_divisible and file.compression is None
 
 
 def split_file(
     file: InputFile, unit_size: int, storage_options: Mapping[str, Any] | None = None
 ) -> list[FileRange]:
-    """Cut `file` into ranges of about `unit_size` bytes; every file has at least one,
-    even an empty one.
+    """Cut `file` into ranges of about `unit_size` bytes, at least one.
 
     Args:
         file: The file.
@@ -46,6 +42,7 @@ def split_file(
     Raises:
         DamagedFileError: The footer of a Parquet or Arrow file cannot be read.
     """
+    # A companion is listed for its content, and has no records.
     if file.companion:
         return [FileRange(file=file, start=0, stop=0, weight=0, records=0)]
     if file.has_records:
@@ -59,20 +56,20 @@ def split_file(
     if file.format == "arrow":
         from tokenlake.etl.sources.arrow_messages import batch_sizes
 
-        sizes = batch_sizes(file, storage_options)
-        if sizes is None:  # a stream
+        batch_bytes = batch_sizes(file, storage_options)
+        if batch_bytes is None:  # a stream
             return [_whole_file(file)]
-        return _split_groups(file, [(size, None) for size in sizes], unit_size)
+        return _split_groups(file, [(size, None) for size in batch_bytes], unit_size)
 
     # Ranges of equal size, the last one up to half a unit longer or shorter.
-    count = (file.size + unit_size // 2) // unit_size
-    if count <= 1 or not splittable(file):
+    range_count = (file.size + unit_size // 2) // unit_size
+    if range_count <= 1 or not splittable(file):
         return [_whole_file(file)]
-    edges = [*range(0, count * unit_size, unit_size), file.size]
-    return [
-        FileRange(file=file, start=start, stop=stop, weight=stop - start)
-        for start, stop in pairwise(edges)
-    ]
+    edges = [*range(0, range_count * unit_size, unit_size), file.size]
+    ranges: list[FileRange] = []
+    for start, stop in pairwise(edges):
+        ranges.append(FileRange(file=file, start=start, stop=stop, weight=stop - start))
+    return ranges
 
 
 def _whole_file(file: InputFile) -> FileRange:
@@ -82,18 +79,16 @@ def _whole_file(file: InputFile) -> FileRange:
 def _row_groups(
     file: InputFile, storage_options: Mapping[str, Any] | None
 ) -> list[tuple[int, int | None]]:
-    """Return the size in bytes and the number of rows of each row group of a Parquet
-    file.
-    """
+    """Return the size in bytes and the row count of each row group of a Parquet file."""
     from tokenlake.etl.sources.parquet import footer
 
     with opened(file, storage_options) as data:
-        meta = footer(data)
-    groups: list[tuple[int, int | None]] = []
-    for index in range(meta.num_row_groups):
-        row_group = meta.row_group(index)
-        groups.append((row_group.total_byte_size, row_group.num_rows))
-    return groups
+        file_metadata = footer(data)
+    row_groups: list[tuple[int, int | None]] = []
+    for group_index in range(file_metadata.num_row_groups):
+        row_group = file_metadata.row_group(group_index)
+        row_groups.append((row_group.total_byte_size, row_group.num_rows))
+    return row_groups
 
 
 def _split_groups(
@@ -107,21 +102,26 @@ def _split_groups(
         unit_size: Size in bytes from which on a range is complete.
     """
     ranges: list[FileRange] = []
-    start = 0  # index of the first group of the range
+    first_group = 0  # index of the first group of the range
     weight = 0
     records: int | None = 0
-    for index, (size, rows) in enumerate(groups):
-        weight += size
-        if rows is None or records is None:
+    # A range ends behind the group that makes it large enough, so that no group is cut.
+    for group_index, (group_bytes, row_count) in enumerate(groups):
+        weight += group_bytes
+        if row_count is None or records is None:
             records = None
         else:
-            records += rows
-        if weight >= unit_size or index == len(groups) - 1:
+            records += row_count
+        if weight >= unit_size or group_index == len(groups) - 1:
             part = FileRange(
-                file=file, start=start, stop=index + 1, weight=weight, records=records
+                file=file,
+                start=first_group,
+                stop=group_index + 1,
+                weight=weight,
+                records=records,
             )
             ranges.append(part)
-            start = index + 1
+            first_group = group_index + 1
             weight = 0
             records = 0
     return ranges or [FileRange(file=file, start=0, stop=0, weight=0, records=0)]
@@ -148,6 +148,8 @@ def split_files(
         DamagedFileError: A footer cannot be read.
         InputChangedError: A file is not as it was listed.
     """
+    # Only formats with footers cost a read. Other files are divided by their sizes
+    # alone, for which one thread is enough.
     sizes_with_footer = [
         file.size for file in files if file.has_blocks or file.has_records
     ]
@@ -169,9 +171,8 @@ def split_files(
         meter.add(footers, footer_bytes)
         return ranges
 
-    batch_size = max(
-        1, min(_BATCH_FILES, len(files) // (_BATCHES_PER_THREAD * threads))
-    )
+    files_per_batch = len(files) // (_BATCHES_PER_THREAD * threads)
+    batch_size = max(1, min(_BATCH_FILES, files_per_batch))
     starts = range(0, len(files), batch_size)
     batches = [range(start, min(start + batch_size, len(files))) for start in starts]
     return chain.from_iterable(in_order(split_batch, batches, threads))

@@ -1,5 +1,6 @@
-"""SQL expressions over the fields of a record: DuckDB parses and computes them, and
-they are checked to be pure.
+"""SQL expressions over the fields of a record.
+
+DuckDB parses and computes them, and they are checked to be pure.
 
 DuckDB sees one record batch at a time and nothing else of this machine. The value of an
 expression must depend on the record alone, so that every run, range and worker comes to
@@ -70,9 +71,8 @@ _PURE_MACROS: Final = frozenset(
     }
 )
 _PURE_FAMILIES: Final = ("list_", "array_")
-_FUNCTIONS_OF_THE_BUILD: Final = frozenset(
-    {"version"}
-)  # consistent in one process, another value in the next
+# Consistent in one process, another value in the next.
+_FUNCTIONS_OF_THE_BUILD: Final = frozenset({"version"})
 # Names that SQL takes for a function if there is no column of that name; quoted, they
 # are columns.
 _CLOCKS: Final = frozenset(
@@ -87,8 +87,9 @@ _EXPECTED: Final = (
 
 @final
 class ConditionDatabase:
-    """One in-memory database of one thread with a locked configuration; usable from
-    several threads.
+    """One in-memory database of one thread with a locked configuration.
+
+    Threads may share it.
     """
 
     def __init__(self) -> None:
@@ -101,6 +102,7 @@ class ConditionDatabase:
         self._lock = threading.Lock()
         self._error: Any = duckdb.Error
         self._connection: Any = duckdb.connect(":memory:", config=dict(_SETTINGS))
+        # Dates and times are in UTC, whatever the machine's zone is.
         self._connection.execute("SET TimeZone = 'UTC'")
         draw_nothing(self._connection)
         self._connection.execute("SET lock_configuration = true")
@@ -119,12 +121,12 @@ class ConditionDatabase:
         """
         try:
             with self._lock:
-                rows = self._connection.execute(
+                result_rows = self._connection.execute(
                     "SELECT json_serialize_sql(?)", [statement]
                 ).fetchall()
         except (self._error, UnicodeError) as error:
             raise ConfigError(str(error)) from error
-        tree = json.loads(rows[0][0])
+        tree = json.loads(result_rows[0][0])
         if tree["error"]:
             raise ConfigError(str(tree["error_message"]))
         return tree
@@ -145,6 +147,8 @@ class ConditionDatabase:
             ConfigError: DuckDB cannot compute it; the message is DuckDB's, with the
                 place that it names.
         """
+        # On lines of its own: a comment at the end of the expression would otherwise
+        # hide the rest of the query.
         query = f'SELECT (\n{expression}\n) FROM "{_ROWS}"'
         with self._lock:
             try:
@@ -157,22 +161,24 @@ class ConditionDatabase:
 
 
 def draw_nothing(connection: Any) -> None:
-    """Turn off DuckDB's progress bar, which is printed to the standard output of
-    programs without a file (`python -c`).
+    """Turn off DuckDB's progress bar.
+
+    It is printed to the standard output of programs without a file (`python -c`).
 
     Only where it is on: in Jupyter without ipywidgets it is off, and every setting of
     it is refused.
     """
-    if connection.execute("SELECT current_setting('enable_progress_bar')").fetchone()[
-        0
-    ]:
+    setting = "SELECT current_setting('enable_progress_bar')"
+    is_on = connection.execute(setting).fetchone()[0]
+    if is_on:
         connection.execute("SET enable_progress_bar = false")
 
 
 @lru_cache(maxsize=1)
 def engine() -> ConditionDatabase:
-    """Return this process's database; the first call imports DuckDB, which takes a
-    tenth of a second.
+    """Return this process's database.
+
+    The first call imports DuckDB, which takes a tenth of a second.
     """
     database = ConditionDatabase()
 
@@ -185,8 +191,9 @@ def engine() -> ConditionDatabase:
 
 
 def _message_with_place(message: str) -> str:
-    """Return a message of DuckDB with the place that it underlines, without the lines
-    of a query that nobody wrote.
+    """Return a message of DuckDB with the place that it underlines.
+
+    The lines of a query that nobody wrote are left out.
 
     Example: ``Conversion Error: Could not ... (at `x > 'abc'`)``.
     """
@@ -194,12 +201,13 @@ def _message_with_place(message: str) -> str:
     underlined = _UNDERLINED.search(message)
     if not underlined:
         return sentence
+    # Carets stand below the place, behind the prefix and the blanks.
     prefix, line, blanks, carets = underlined.groups()
-    start = len(blanks) - len(prefix)
-    place = line[max(start, 0) : start + len(carets)].strip()
-    if not place:
+    place_start = len(blanks) - len(prefix)
+    underlined_text = line[max(place_start, 0) : place_start + len(carets)].strip()
+    if not underlined_text:
         return sentence
-    return f"{sentence} (at `{place}`)"
+    return f"{sentence} (at `{underlined_text}`)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,18 +252,16 @@ def parse(sql: str) -> Expression:
         raise _refused(sql, "it uses no field, so it would keep all records or none")
     name_of_folded: dict[str, str] = {}
     for name in columns:
-        other = name_of_folded.setdefault(name.lower(), name)
-        if other != name:
+        other_name = name_of_folded.setdefault(name.lower(), name)
+        if other_name != name:
             raise _refused(
-                sql, f"SQL cannot distinguish the fields {other!r} and {name!r}"
+                sql, f"SQL cannot distinguish the fields {other_name!r} and {name!r}"
             )
     return Expression(sql, tree, tuple(columns), tuple(paths))
 
 
 def _where_clause(sql: str, statement: str) -> Node | None:
-    """Return the syntax tree of the condition in a statement that holds the
-    expression `sql`.
-    """
+    """Return the syntax tree of the condition in a statement that holds `sql`."""
     try:
         statements = engine().parse(statement)["statements"]
     except ConfigError as error:
@@ -269,6 +275,8 @@ def _without_places(tree: Any) -> Any:
     """Return a tree without the places in the text."""
     if isinstance(tree, dict):
         node: Node = tree
+        # Positions differ between the two forms of an expression, which otherwise are
+        # alike.
         return {
             key: _without_places(value)
             for key, value in node.items()
@@ -292,22 +300,24 @@ def _paths(node: Node, bound: frozenset[str], sql: str) -> Iterator[Path]:
         ConfigError: A node is not allowed.
     """
     path = field_path(node)
+    # Any node but a field: its operands are looked at.
     if path is None:
         if node["class"] == "LAMBDA":
             bound |= _parameters(node, sql)
         for child in _children(node, sql):
             yield from _paths(child, bound, sql)
         return
-    name = path[0]
-    if name.lower() in bound:
+    field_name = path[0]
+    # A parameter of a lambda is no field.
+    if field_name.lower() in bound:
         return
-    if node["class"] == "COLUMN_REF" and name.lower() in _CLOCKS:
-        place = node["query_location"] - len(f"{_WHERE}(\n")
-        is_quoted = sql.encode()[place : place + 1] == b'"'
+    if node["class"] == "COLUMN_REF" and field_name.lower() in _CLOCKS:
+        byte_offset = node["query_location"] - len(f"{_WHERE}(\n")
+        is_quoted = sql.encode()[byte_offset : byte_offset + 1] == b'"'
         if not is_quoted:
             raise _refused(
                 sql,
-                f'{name} is the current time, so runs would differ; quote it ("{name}") if it is a field',
+                f'{field_name} is the current time, so runs would differ; quote it ("{field_name}") if it is a field',
             )
     yield path
 
@@ -316,21 +326,26 @@ def field_path(node: Node) -> Path | None:
     """Return the names in ``a``, ``a.b`` or ``a['b'].c``; None for any other node."""
     if node["class"] == "COLUMN_REF":
         return tuple(node["column_names"])
-    if (
-        node["type"] in ("STRUCT_EXTRACT", "ARRAY_EXTRACT")
-        and len(node["children"]) == 2
-    ):
-        inner, key = node["children"]
+    is_extract = node["type"] in ("STRUCT_EXTRACT", "ARRAY_EXTRACT")
+    if is_extract and len(node["children"]) == 2:
+        inner, key_node = node["children"]
         path = field_path(inner)
-        if path and key["class"] == "CONSTANT" and key["literal"]["kind"] == "STRING":
-            return (*path, key["literal"]["text"])
+        if (
+            path
+            and key_node["class"] == "CONSTANT"
+            and key_node["literal"]["kind"] == "STRING"
+        ):
+            return (*path, key_node["literal"]["text"])
     return None
 
 
 def _children(node: Node, sql: str) -> Iterable[Node]:
-    """Return the operands of a node; ConfigError if a predicate may not hold such a
-    node.
+    """Return the operands of a node.
+
+    Raises:
+        ConfigError: A predicate may not hold such a node.
     """
+    # A list of what is allowed: a node of a later release of DuckDB is refused.
     match node["class"]:
         case "CONSTANT":
             return ()
@@ -377,52 +392,59 @@ def _parameters(node: Node, sql: str) -> frozenset[str]:
 
 def _require_pure(node: Node, sql: str) -> None:
     """Raise ConfigError unless a function's value depends on its arguments alone."""
-    name = node["function_name"].lower()
+    function_name = node["function_name"].lower()
+    # ``a.lower()`` may be a method of the field `a` or a function of the schema `a`:
+    # only plain calls are allowed.
     if node["schema"] or node["catalog"]:
-        shown = ".".join(
-            part for part in (node["catalog"], node["schema"], name) if part
-        )
+        parts = [
+            part for part in (node["catalog"], node["schema"], function_name) if part
+        ]
+        qualified_name = ".".join(parts)
         raise _refused(
             sql,
-            f"{shown}(...) is not allowed; write {name}(...) with the field as its argument",
+            f"{qualified_name}(...) is not allowed; write {function_name}(...) with the field as its argument",
         )
     # Only DuckDB's own functions that return the same value for the same arguments are
     # allowed.
-    kinds = _kinds().get(name)
-    if kinds is None:
+    function_kinds = _kinds().get(function_name)
+    if function_kinds is None:
         raise _refused(
-            sql, f"{name}(...) is not a function of one record that DuckDB knows"
+            sql,
+            f"{function_name}(...) is not a function of one record that DuckDB knows",
         )
-    if (
-        kinds & {("aggregate", ""), ("window", "")}
-        and ("scalar", "CONSISTENT") not in kinds
-    ):
+    is_aggregate = not function_kinds.isdisjoint({("aggregate", ""), ("window", "")})
+    if is_aggregate and ("scalar", "CONSISTENT") not in function_kinds:
         raise _refused(
-            sql, f"{name}(...) is an aggregate over many records, which is not allowed"
+            sql,
+            f"{function_name}(...) is an aggregate over many records, which is not allowed",
         )
-    is_pure_macro = name in _PURE_MACROS or name.startswith(_PURE_FAMILIES)
+    is_pure_macro = function_name in _PURE_MACROS or function_name.startswith(
+        _PURE_FAMILIES
+    )
     is_pure_function = (
-        kinds == {("scalar", "CONSISTENT")} and name not in _FUNCTIONS_OF_THE_BUILD
+        function_kinds == {("scalar", "CONSISTENT")}
+        and function_name not in _FUNCTIONS_OF_THE_BUILD
     )
     if not is_pure_macro and not is_pure_function:
         raise _refused(
             sql,
-            f"{name}(...) does not depend on the record alone, so runs would differ",
+            f"{function_name}(...) does not depend on the record alone, so runs would differ",
         )
 
 
 @lru_cache(maxsize=1)
 def _kinds() -> dict[str, set[tuple[str, str]]]:
-    """Return the kinds of every function by its name: (kind, stability of a scalar
-    one).
+    """Return the kinds of every function: (kind, stability of a scalar one).
+
+    Keys are names of functions.
     """
-    kinds: dict[str, set[tuple[str, str]]] = {}
+    kinds_of_function: dict[str, set[tuple[str, str]]] = {}
     for name, kind, stability in engine().functions():
         if kind == "scalar":
-            kinds.setdefault(name, set()).add((kind, stability or ""))
+            kinds_of_function.setdefault(name, set()).add((kind, stability or ""))
         elif kind in ("macro", "aggregate", "window"):
-            kinds.setdefault(name, set()).add((kind, ""))
-    return kinds
+            kinds_of_function.setdefault(name, set()).add((kind, ""))
+    return kinds_of_function
 
 
 def _refused(sql: str, reason: str) -> ConfigError:

@@ -14,11 +14,10 @@ from tokenlake.etl.sources.inputs import InputFile
 
 _CHECKED_BYTES: Final = 64 << 10
 
-# Control characters that may stand in any file: its records are judged one by one.
+# A few control characters may stand in any file: its records are judged one by one.
 _FEW_CONTROLS: Final = 8
-_BYTES_PER_CONTROL: Final = (
-    20  # UTF-16 has more control characters, and so has anything compressed or compiled
-)
+# UTF-16 has more control characters, and so has anything compressed or compiled.
+_BYTES_PER_CONTROL: Final = 20
 _IS_CONTROL: Final = np.array(
     [byte < 32 and byte not in b"\b\t\n\f\r\x1b" for byte in range(256)]
 )
@@ -26,18 +25,20 @@ _IS_CONTROL: Final = np.array(
 
 def check_text(data: InputBytes) -> None:
     """Raise UnsuitableFileError if the first 64 KiB of a file are UTF-16 or no text."""
-    is_plain = data.file.compression is None
-    head = (
-        data.pread(_CHECKED_BYTES, 0)
-        if is_plain
-        else ByteStream(data).read(_CHECKED_BYTES)
+    if data.file.compression is None:
+        first_bytes = data.pread(_CHECKED_BYTES, 0)
+    else:
+        first_bytes = ByteStream(data).read(_CHECKED_BYTES)
+    check_marks(data.file, first_bytes)
+    control_count = int(
+        np.count_nonzero(_IS_CONTROL[np.frombuffer(first_bytes, np.uint8)])
     )
-    check_marks(data.file, head)
-    controls = int(np.count_nonzero(_IS_CONTROL[np.frombuffer(head, np.uint8)]))
-    if controls >= _FEW_CONTROLS and controls * _BYTES_PER_CONTROL >= len(head):
+    if control_count >= _FEW_CONTROLS and control_count * _BYTES_PER_CONTROL >= len(
+        first_bytes
+    ):
         problem = (
-            f"it is not text: {controls} of its first {len(head)} bytes are control characters "
-            f"({head.count(0)} of them NUL, as in UTF-16 or in binary files), expected UTF-8"
+            f"it is not text: {control_count} of its first {len(first_bytes)} bytes are control characters "
+            f"({first_bytes.count(0)} of them NUL, as in UTF-16 or in binary files), expected UTF-8"
         )
         raise unsuitable(
             data.file,

@@ -1,5 +1,6 @@
-"""Columns with every value written out: dictionaries, runs and views unfolded, in steps
-of bounded memory.
+"""Columns with every value written out, in steps of bounded memory.
+
+Dictionaries, runs and views are unfolded.
 
 A dictionary, a run or a view lets a few stored bytes stand for many. Before such a
 column is written out, the size that it will have is computed from lengths alone, and a
@@ -46,20 +47,22 @@ def plain_type(column_type: Any) -> Any:
 
 
 def unfold(batch: pa.RecordBatch, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """Yield a batch in pieces of at most 16 MB, or of one row, with columns of the
-    types of `schema`.
+    """Yield a batch in pieces of at most 16 MB, or of one row, with every value.
+
+    Columns of a piece have the types of `schema`.
 
     Raises:
         Bomb: One row alone unfolds to more than 1 GiB.
     """
-    size = unfolded_bytes(batch)
-    if size > _STEP_BYTES and batch.num_rows > 1:
-        middle = batch.num_rows // 2
-        yield from unfold(batch.slice(0, middle), schema)
-        yield from unfold(batch.slice(middle), schema)
+    batch_bytes = unfolded_bytes(batch)
+    # Halved until the pieces are small: rows may be of very different sizes.
+    if batch_bytes > _STEP_BYTES and batch.num_rows > 1:
+        middle_row = batch.num_rows // 2
+        yield from unfold(batch.slice(0, middle_row), schema)
+        yield from unfold(batch.slice(middle_row), schema)
         return
-    if size > UNFOLDED_BYTES:
-        raise Bomb(f"one row expands to {size} bytes")
+    if batch_bytes > UNFOLDED_BYTES:
+        raise Bomb(f"one row expands to {batch_bytes} bytes")
     yield _cast(batch, schema)
 
 
@@ -102,10 +105,11 @@ def _column_bytes(column: Any) -> int:
             for index in range(column_type.num_fields)
         )
     if types.is_map(column_type):
-        key = pa.field("key", column_type.key_type)
-        value = pa.field("value", column_type.item_type)
-        return _column_bytes(column.view(pa.list_(pa.struct([key, value]))))
+        key_field = pa.field("key", column_type.key_type)
+        value_field = pa.field("value", column_type.item_type)
+        return _column_bytes(column.view(pa.list_(pa.struct([key_field, value_field]))))
     if is_list(column_type):
+        # Of a slice, `flatten` returns the values of its own rows alone.
         return _column_bytes(column.flatten())
 
     # Columns in which several rows may share stored bytes.
@@ -121,23 +125,22 @@ def _column_bytes(column: Any) -> int:
 
 
 def _dictionary_bytes(column: Any) -> int:
-    """Return the number of bytes of a column of indices with its values written out."""
+    """Return the bytes of a column of indices with its values written out."""
     if column.type.value_type not in _BYTES_TYPES:
         return _VALUE_BYTES * len(column)
     return int(np.sum(_entry_sizes(column)))
 
 
 def _entry_sizes(column: Any) -> Int64s:
-    """Return int64[n], the bytes of every row of a dictionary-encoded column of
-    strings; 0 for a null.
-    """
+    """Return int64[n], the bytes of every row of a dictionary of strings; 0 for a null."""
     sizes = _COMPUTE.binary_length(column.dictionary).cast(pa.int64()).fill_null(0)
     return sizes.take(column.indices).fill_null(0).to_numpy(zero_copy_only=False)
 
 
 def _run_bytes(column: Any) -> int:
-    """Return the number of bytes of a column of runs with its values written out;
-    only their lengths are.
+    """Return the bytes of a column of runs with its values written out.
+
+    Only the lengths of values are written out here.
     """
     values = column.values
     if not isinstance(values, pa.ExtensionArray) and values.type not in _BYTES_TYPES:
@@ -149,31 +152,29 @@ def _run_bytes(column: Any) -> int:
 
 
 def _view_bytes(column: Any) -> int:
-    """Return the number of bytes of strings that may share them, each with bytes of its
-    own.
+    """Return the bytes of strings that may share them, each with bytes of its own.
 
     A view has 16 bytes, and its first four are the length.
     """
     validity, views = column.buffers()[:2]
     if views is None:
         return 0
-    lengths = np.frombuffer(views, "<i4")[::4][
-        column.offset : column.offset + len(column)
-    ]
+    all_lengths = np.frombuffer(views, "<i4")[::4]
+    lengths = all_lengths[column.offset : column.offset + len(column)]
     if validity is not None:
         lengths = lengths[column.is_valid().to_numpy(zero_copy_only=False)]
     return _VALUE_BYTES * len(column) + int(lengths.sum(dtype=np.int64))
 
 
 def _list_view_bytes(column: Any) -> int:
-    """Return a bound of the bytes of lists that may share values, each with values
-    of its own.
-    """
-    count = _COMPUTE.sum(_COMPUTE.list_value_length(column)).as_py() or 0
+    """Return a bound of the bytes of lists that may share values, each with its own."""
+    # Lists may hold any of the values any number of times: the largest one counts for
+    # all.
+    value_count = _COMPUTE.sum(_COMPUTE.list_value_length(column)).as_py() or 0
     values = column.values
-    largest = _VALUE_BYTES
+    largest_bytes = _VALUE_BYTES
     if values.type in _BYTES_TYPES:
-        largest = _COMPUTE.max(_COMPUTE.binary_length(values)).as_py() or 0
+        largest_bytes = _COMPUTE.max(_COMPUTE.binary_length(values)).as_py() or 0
     elif len(values):
-        largest = values.nbytes // len(values) + 1
-    return _VALUE_BYTES * len(column) + count * largest
+        largest_bytes = values.nbytes // len(values) + 1
+    return _VALUE_BYTES * len(column) + value_count * largest_bytes

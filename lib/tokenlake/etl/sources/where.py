@@ -57,8 +57,9 @@ class _UnfitError(Exception):
 
 @final
 class Predicate:
-    """A predicate on records; a record for which it is null is left out, as in SQL's
-    WHERE.
+    """A predicate on records.
+
+    A record for which it is null is left out, as in SQL's WHERE.
 
     Attributes:
         columns: Top-level fields that it looks at, sorted.
@@ -67,8 +68,9 @@ class Predicate:
     columns: tuple[str, ...]
 
     def __init__(self, sql: str) -> None:
-        """Compile `sql`; an expression that this process has compiled before costs
-        nothing.
+        """Compile `sql`.
+
+        An expression that this process has compiled before costs nothing.
 
         Raises:
             ConfigError: The text is not one expression over fields, or not a pure
@@ -79,8 +81,9 @@ class Predicate:
         self.columns = self._expression.columns
 
     def judge(self, rows: Rows) -> Verdicts:
-        """Judge every row by itself: a field that an object lacks is null, one that
-        columns lack is an error.
+        """Judge every row by itself.
+
+        A field that an object lacks is null; one that columns lack is an error.
 
         Raises:
             ConfigError: A column is missing, or the predicate cannot be evaluated on
@@ -97,9 +100,7 @@ class Predicate:
             ) from error
 
     def excludes(self, ranges: Mapping[str, ColumnRange]) -> bool:
-        """Say whether the predicate surely holds for no record of a stretch with
-        these statistics.
-        """
+        """Say whether the predicate surely holds for no record with these statistics."""
         return holds_nowhere(self._expression.tree, ranges)
 
     def _judge_objects(self, rows: Rows) -> Verdicts:
@@ -118,16 +119,18 @@ class Predicate:
                 faults |= dict.fromkeys(indices.tolist(), fault)
                 continue
             mask[indices] = verdicts.mask
-            for index, fault in verdicts.faults.items():
-                faults[int(indices[index])] = fault
+            for index_in_group, fault in verdicts.faults.items():
+                faults[int(indices[index_in_group])] = fault
         return Verdicts(mask, faults)
 
     def _judge_columns(self, rows: pa.RecordBatch) -> Verdicts:
-        """Judge rows of one type each; _UnfitError if the predicate does not fit
-        these types.
+        """Judge rows of one type each.
+
+        Raises:
+            _UnfitError: The predicate does not fit these types.
         """
-        # 1. Nearly always all rows can be judged together. Where DuckDB fails on a row of nulls, too, the types do not
-        #    fit, and no row can be judged.
+        # 1. Nearly always all rows can be judged together. Where DuckDB fails on a row
+        #    of nulls, too, the types do not fit, and no row can be judged.
         try:
             return Verdicts(self._evaluate(rows))
         except _UnfitError:
@@ -146,22 +149,27 @@ class Predicate:
         # 3. Each of them is judged alone, which gives its own error.
         mask = _as_bools(attempted.fill_null(False)).copy()
         faults: dict[int, Fault] = {}
-        for index in np.flatnonzero(_as_bools(attempted.is_null())).tolist():
-            row = rows.take(pa.array([index]))
+        for row_index in np.flatnonzero(_as_bools(attempted.is_null())).tolist():
+            single_row = rows.take(pa.array([row_index]))
             try:
-                mask[index] = self._evaluate(row)[0]
+                mask[row_index] = self._evaluate(single_row)[0]
             except _UnfitError as error:
-                faults[index] = Fault("where_failed", self._message(error, row))
+                faults[row_index] = Fault(
+                    "where_failed", self._message(error, single_row)
+                )
         return Verdicts(mask, faults)
 
     def _evaluate(self, rows: pa.RecordBatch) -> npt.NDArray[np.bool_]:
-        """Return bool[n], true where the expression is true; _UnfitError if DuckDB
-        cannot compute it.
+        """Return bool[n], true where the expression is true.
+
+        Raises:
+            _UnfitError: DuckDB cannot compute it.
         """
         try:
             values: Any = engine().evaluate(self._expression.sql, rows)
         except ConfigError as error:
             raise _UnfitError(str(error)) from error
+        # NULL as the whole expression: it holds nowhere.
         if pa.types.is_null(values.type):
             return np.zeros(len(rows), np.bool_)
         if not pa.types.is_boolean(values.type):
@@ -171,9 +179,7 @@ class Predicate:
         return _as_bools(values.fill_null(False))
 
     def _message(self, error: _UnfitError, rows: pa.RecordBatch | None) -> str:
-        """Return a message about rows that cannot be judged, with the types of their
-        columns.
-        """
+        """Return a message about rows that cannot be judged, with their types."""
         message = f"where: {self._expression.sql!r} cannot be evaluated: {error}"
         if rows is None:
             return message
@@ -188,14 +194,16 @@ class Predicate:
         """
         sql = self._expression.sql
         names: list[str] = rows.schema.names
-        for name in self.columns:
-            if names.count(name) > 1:
+        for column_name in self.columns:
+            if names.count(column_name) > 1:
                 raise ConfigError(
-                    f"where: there are several columns {name!r}", where=sql
+                    f"where: there are several columns {column_name!r}", where=sql
                 )
-            if name not in names:
-                raise _missing_column(sql, name, names)
-        columns = {name: _without_offset(rows.column(name)) for name in self.columns}
+            if column_name not in names:
+                raise _missing_column(sql, column_name, names)
+        columns: dict[str, pa.Array[Any]] = {}
+        for column_name in self.columns:
+            columns[column_name] = _without_offset(rows.column(column_name))
         return pa.RecordBatch.from_pydict(columns)
 
 
@@ -221,8 +229,9 @@ def _as_bools(column: Any) -> npt.NDArray[np.bool_]:
 
 
 def _without_offset(array: pa.Array[Any]) -> pa.Array[Any]:
-    """Return nested values without offsets into their buffers, which DuckDB does not
-    read in structs.
+    """Return nested values without offsets into their buffers.
+
+    DuckDB does not read such offsets in structs.
     """
     if not pa.types.is_nested(array.type) or not _has_offset(array):
         return array
@@ -231,9 +240,7 @@ def _without_offset(array: pa.Array[Any]) -> pa.Array[Any]:
 
 
 def _has_offset(array: Any) -> bool:
-    """Say whether an array, or one inside it, may begin in the middle of its
-    buffers.
-    """
+    """Say whether an array, or one inside it, may begin in the middle of its buffers."""
     array_type: Any = array.type
     if array.offset or pa.types.is_map(array_type) or pa.types.is_union(array_type):
         return True

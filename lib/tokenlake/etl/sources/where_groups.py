@@ -57,30 +57,34 @@ _ARROW: Final[Any] = pa
 
 
 def field_tree(paths: Iterable[Sequence[str]]) -> FieldTree:
-    """Return the fields that paths lead to; a path that ends at an object stands for
-    all of it.
+    """Return the fields that paths lead to.
+
+    A path that ends at an object stands for all of it.
     """
     tree: FieldTree = {}
     # Longest first: a path that ends above another one then replaces it.
     for path in sorted(paths, key=len, reverse=True):
-        *parents, last = path
-        inner = tree
-        for name in parents:
-            _, inner = inner.setdefault(name.lower(), (name, {}))
-        inner[last.lower()] = (last, {})
+        *parents, field_name = path
+        inner_tree = tree
+        for parent_name in parents:
+            _, inner_tree = inner_tree.setdefault(
+                parent_name.lower(), (parent_name, {})
+            )
+        inner_tree[field_name.lower()] = (field_name, {})
     return tree
 
 
 def group_by_types(
     objects: Sequence[Mapping[str, Any]], tree: FieldTree
 ) -> Iterator[Group]:
-    """Yield objects in groups of equal types, each group as its indices and columns;
-    a missing field is null.
+    """Yield objects in groups of equal types, each as its indices and columns.
+
+    A missing field is null.
     """
     columns: dict[str, list[Any]] = {}
-    for name, inner in tree.values():
-        values = [record.get(name) for record in objects]
-        columns[name] = _pick_fields(values, inner)
+    for field_name, inner_tree in tree.values():
+        values = [record.get(field_name) for record in objects]
+        columns[field_name] = _pick_fields(values, inner_tree)
 
     # Types decide only in columns where they differ. Nearly all columns pass the quick
     # look.
@@ -97,23 +101,27 @@ def group_by_types(
 
     # Objects with the same types in all of these columns are one group.
     indices_of_types: dict[Hashable, list[int]] = {}
-    for index, types in enumerate(zip(*types_of_columns, strict=True)):
-        indices_of_types.setdefault(types, []).append(index)
+    for object_index, types in enumerate(zip(*types_of_columns, strict=True)):
+        indices_of_types.setdefault(types, []).append(object_index)
     for indices in indices_of_types.values():
-        members = {
-            name: [values[index] for index in indices]
-            for name, values in columns.items()
-        }
-        yield from _columns_of_group(np.array(indices), members)
+        columns_of_group: dict[str, list[Any]] = {}
+        for field_name, values in columns.items():
+            columns_of_group[field_name] = [
+                values[object_index] for object_index in indices
+            ]
+        yield from _columns_of_group(np.array(indices), columns_of_group)
 
 
 def _pick_fields(values: list[Any], tree: FieldTree) -> list[Any]:
-    """Return objects with the fields of `tree` alone, null where they lack one; any
-    other value as it is.
+    """Return objects with the fields of `tree` alone, null where they lack one.
+
+    Any other value is returned as it is.
     """
     types = set(map(type, values))
     if not tree or dict not in types:
         return values
+    # Comprehensions over all records from here on: this runs for every record of JSON
+    # with a predicate on nested fields.
     is_all_objects = len(types) == 1
     objects = values
     if not is_all_objects:
@@ -122,27 +130,30 @@ def _pick_fields(values: list[Any], tree: FieldTree) -> list[Any]:
     # The fields of all objects, column by column, put together to objects again.
     names: list[str] = []
     columns: list[list[Any]] = []
-    for name, inner in tree.values():
+    for field_name, inner in tree.values():
         members = [
-            record[name] if name in record else _folded_member(record, name)
+            record[field_name]
+            if field_name in record
+            else _folded_member(record, field_name)
             for record in objects
         ]
-        names.append(name)
+        names.append(field_name)
         columns.append(_pick_fields(members, inner))
-    picked = [
+    objects_of_fields = [
         dict(zip(names, members, strict=True)) for members in zip(*columns, strict=True)
     ]
     if is_all_objects:
-        return picked
+        return objects_of_fields
     return [
-        new if type(old) is dict else old
-        for old, new in zip(values, picked, strict=True)
+        picked if type(value) is dict else value
+        for value, picked in zip(values, objects_of_fields, strict=True)
     ]
 
 
 def _folded_member(record: dict[str, Any], name: str) -> Any:
-    """Return the field whose name is `name` in other letters, as DuckDB finds it in
-    a struct; None if there is none.
+    """Return the field with the name `name` in other letters, None if there is none.
+
+    DuckDB finds a field of a struct so.
     """
     folded = name.lower()
     for key, value in record.items():
@@ -160,14 +171,17 @@ def _type_alone(value: Any) -> Hashable:
 
 
 def _surely_have_one_type(values: Sequence[Any], depth: int) -> bool:
-    """Say whether values surely have one type: a quick look, which nearly all columns
-    pass.
+    """Say whether values surely have one type.
+
+    The look is quick, and nearly all columns pass it.
 
     Args:
         values: Values of one field.
         depth: Number of levels that they are nested in.
     """
     types: set[type[Any]] = set(map(type, values))
+    # Integers are of two types, by their size; objects of one type have the same keys
+    # in the same order; an empty list has no type of items.
     if types == {int}:
         return min(values) >= -_INT64_LIMIT and max(values) < _INT64_LIMIT
     if types == {dict} and depth < MAX_DEPTH and len(set(map(tuple, values))) == 1:
@@ -181,11 +195,12 @@ def _surely_have_one_type(values: Sequence[Any], depth: int) -> bool:
 def _columns_of_group(
     indices: Int64s, columns: Mapping[str, list[Any]]
 ) -> Iterator[Group]:
-    """Yield the columns of a group, in halves where together they would have other
-    types than alone.
+    """Yield the columns of a group.
+
+    A group whose columns together would have other types than alone is halved.
     """
     try:
-        arrays = {name: _column(values) for name, values in columns.items()}
+        arrays = {field_name: _column(values) for field_name, values in columns.items()}
         is_right = _have_types_of_first(columns, arrays)
     except _NOT_JSON:
         arrays = {}
@@ -194,9 +209,11 @@ def _columns_of_group(
         batch = pa.RecordBatch.from_pydict(arrays) if arrays else None
         yield indices, batch
         return
-    middle = len(indices) // 2
-    for half in (slice(middle), slice(middle, None)):
-        half_columns = {name: values[half] for name, values in columns.items()}
+    middle_index = len(indices) // 2
+    for half in (slice(middle_index), slice(middle_index, None)):
+        half_columns = {
+            field_name: values[half] for field_name, values in columns.items()
+        }
         yield from _columns_of_group(indices[half], half_columns)
 
 
@@ -208,21 +225,20 @@ def _have_types_of_first(
     A column of very many large objects becomes JSON text, although each of them alone
     is a struct.
     """
-    for name, array in arrays.items():
-        first = columns[name][:1]
+    for field_name, array in arrays.items():
+        first_value = columns[field_name][:1]
         is_text = pa.types.is_large_string(array.type)
-        if (
-            is_text
-            and type(first[0]) is not str
-            and not pa.types.is_large_string(_column(first).type)
-        ):
+        if not is_text or type(first_value[0]) is str:
+            continue
+        if not pa.types.is_large_string(_column(first_value).type):
             return False
     return True
 
 
 def _column(values: list[Any]) -> Any:
-    """Return values of one type as a column; those that columns or functions gave
-    need not be JSON.
+    """Return values of one type as a column.
+
+    Values that columns or functions gave need not be JSON.
     """
     if type(values[0]) not in _JSON_TYPES:
         return _ARROW.array(values)
@@ -235,9 +251,7 @@ def _column(values: list[Any]) -> Any:
 
 
 def _nearest_double(value: int) -> float:
-    """Return the double that is nearest to an integer, infinity beyond the range of
-    doubles.
-    """
+    """Return the double that is nearest to an integer, infinity beyond all doubles."""
     try:
         return float(value)
     except OverflowError:

@@ -1,5 +1,4 @@
-"""The allow-list of tokenizer.json files for the fast backends, and the code points
-that gigatoken must not see.
+"""Allow-list of tokenizer.json files for the fast backends, and guarded code points.
 
 gigatoken also loads files whose features it ignores (a null pre-tokenizer, extra
 stages, dropout, single_word ...) and is then silently wrong. So this list holds the
@@ -46,7 +45,9 @@ from tokenlake.etl.tokenizers.files import TokenizerFiles
 from tokenlake.runtime.tokenizer_guard.byte_alphabet import byte_characters
 from tokenlake.runtime.tokenizer_guard.caution import model_caution
 
+# The character that SentencePiece writes for a space.
 _SPACE: Final = "\u2581"
+# Parts that several of the expressions share.
 _CONTRACTIONS: Final = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 _WORDS: Final = r"[^\r\n\p{L}\p{N}]?\p{L}+"
 _TAIL: Final = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -102,9 +103,11 @@ _MODEL_KEYS: Final = {
 _IN_WORDS: Final = frozenset(
     ("Precompiled", "NFC", "NFD", "NFKC", "NFKD", "Lowercase", "StripAccents", "Nmt")
 )
+# Keys that this release knows. Any other key may change ids.
 _ADDED_TOKEN_KEYS: Final = frozenset(
     ("id", "content", "single_word", "lstrip", "rstrip", "normalized", "special")
 )
+# An added token that NFC cannot make of other text.
 _BRACKETED: Final = re.compile(r"<.*[A-Za-z0-9].*>", re.DOTALL)
 _BYTE_LEVEL_KEYS: Final = frozenset(
     {"type", "add_prefix_space", "trim_offsets", "use_regex"}
@@ -134,35 +137,39 @@ def objection(
         literal: Whether strings of special tokens are plain text, so that the backend
             does not get their entries.
     """
-    key = (files.json_bytes, engine, literal)
+    # The vocabulary is large, so the result is computed once per tokenizer and process.
+    result_key = (files.json_bytes, engine, literal)
     # Another thread may clear the results at any time.
     with suppress(KeyError):
-        return _RESULTS[key]
+        return _RESULTS[result_key]
     if len(_RESULTS) >= _MOST_RESULTS:
         _RESULTS.clear()
     reason = next(_objections(files, engine, literal), None)
-    _RESULTS[key] = reason
+    _RESULTS[result_key] = reason
     return reason
 
 
 def _objections(files: TokenizerFiles, engine: str, literal: bool) -> Iterator[str]:
-    """Yield everything that is not on the list. The shape of tokenizer.json was
-    checked before.
+    """Yield every reason against a tokenizer, everything that is not on the list.
+
+    The shape of tokenizer.json was checked before.
     """
     spec = files.spec
     model = spec["model"]
-    kind = model_type(files)
+    model_name = model_type(files)
     caution = model_caution(spec)
     if caution is not None:
         yield caution
         return
-    if kind != "BPE" and (engine == "gigatoken" or kind not in _MODEL_KEYS):
-        yield f"the model is {kind}, only BPE is supported"
+    if model_name != "BPE" and (engine == "gigatoken" or model_name not in _MODEL_KEYS):
+        yield f"the model is {model_name}, only BPE is supported"
         return
-    yield from unknown_keys(spec, kind)
-    if kind == "WordPiece":
+
+    # 1. The model, with its normalizer and pre-tokenizer.
+    yield from unknown_keys(spec, model_name)
+    if model_name == "WordPiece":
         yield from _word_piece_objections(spec)
-    elif kind == "Unigram":
+    elif model_name == "Unigram":
         yield from _unigram_objections(spec, files.matched_tokens(literal=literal))
     else:
         yield from _model_objections(model)
@@ -172,6 +179,8 @@ def _objections(files: TokenizerFiles, engine: str, literal: bool) -> Iterator[s
             yield "it is not in the style of SentencePiece (byte fallback, no pre-tokenizer)"
         else:
             yield from _byte_level_objections(spec)
+
+    # 2. The stages that all models share.
     yield from _added_token_objections(files, literal)
     if not only_wraps(spec.get("post_processor")):
         yield (
@@ -181,6 +190,7 @@ def _objections(files: TokenizerFiles, engine: str, literal: bool) -> Iterator[s
 
 
 def _word_piece_objections(spec: dict[str, Any]) -> Iterator[str]:
+    """Yield reasons against the stages around a WordPiece model."""
     normalizer = spec.get("normalizer")
     stage = spec.get("pre_tokenizer")
     if normalizer is not None and normalizer.get("type") != "BertNormalizer":
@@ -190,15 +200,20 @@ def _word_piece_objections(spec: dict[str, Any]) -> Iterator[str]:
 
 
 def _unigram_objections(spec: dict[str, Any], added: list[str]) -> Iterator[str]:
+    """Yield reasons against the stages around a Unigram model.
+
+    Args:
+        spec: Parsed tokenizer.json.
+        added: Added tokens that a text is searched for.
+    """
     for part in flat(spec.get("normalizer"), "normalizers"):
         is_harmless_replace = part["type"] == "Replace" and _keeps_spaces(part)
         if part["type"] not in _IN_WORDS and not is_harmless_replace:
             yield f"the normalizer holds {kind_of(part)}, not a known form that separates words"
     stages = flat(spec.get("pre_tokenizer"), "pretokenizers")
     *before, metaspace = stages or [{}]
-    if before not in ([], [{"type": "WhitespaceSplit"}]) or not _is_splitting(
-        metaspace
-    ):
+    is_known_start = before in ([], [{"type": "WhitespaceSplit"}])
+    if not is_known_start or not _is_splitting(metaspace):
         yield f"the pre_tokenizer is {kind_of(spec.get('pre_tokenizer'))}, expected Metaspace that splits"
     elif added and metaspace.get("prepend_scheme") == "first":
         yield "the pre_tokenizer puts a space before the first piece between added tokens"
@@ -219,8 +234,9 @@ def flat(stage: dict[str, Any] | None, key: str) -> list[dict[str, Any]]:
 
 
 def _keeps_spaces(part: dict[str, Any]) -> bool:
-    """Whether a Replace leaves the borders of words alone: it replaces spaces by a
-    space, or no space at all.
+    """Whether a Replace does not move the borders of words.
+
+    It must replace spaces by a space, or no space at all.
     """
     pattern = part["pattern"]
     content = part["content"]
@@ -236,29 +252,32 @@ def _keeps_spaces(part: dict[str, Any]) -> bool:
 
 
 def _is_splitting(stage: dict[str, Any]) -> bool:
+    """Whether a stage is a Metaspace that splits at every mark."""
+    known_keys = {"type", "replacement", "prepend_scheme", "split", "add_prefix_space"}
     return (
         stage.get("type") == "Metaspace"
         and stage.get("replacement") == _SPACE
         and stage.get("split", True) is True
-        and stage.keys()
-        <= {"type", "replacement", "prepend_scheme", "split", "add_prefix_space"}
+        and stage.keys() <= known_keys
     )
 
 
-def unknown_keys(spec: dict[str, Any], kind: str) -> Iterator[str]:
+def unknown_keys(spec: dict[str, Any], model_name: str) -> Iterator[str]:
     """Yield the keys that this release does not know: they may change ids."""
     added: list[dict[str, Any]] = spec.get("added_tokens") or []
-    parts = [
+    objects = [
         ("tokenizer.json", spec, _TOP_KEYS),
-        ("model", spec["model"], _MODEL_KEYS[kind]),
+        ("model", spec["model"], _MODEL_KEYS[model_name]),
     ]
-    parts += [("an added token", token, _ADDED_TOKEN_KEYS) for token in added]
-    for name, part, known_keys in parts:
-        if not part.keys() <= known_keys:
-            yield f"{name} has the unknown keys {sorted(part.keys() - known_keys)}"
+    for token in added:
+        objects.append(("an added token", token, _ADDED_TOKEN_KEYS))
+    for object_name, json_object, known_keys in objects:
+        if not json_object.keys() <= known_keys:
+            yield f"{object_name} has the unknown keys {sorted(json_object.keys() - known_keys)}"
 
 
 def _model_objections(model: dict[str, Any]) -> Iterator[str]:
+    """Yield reasons against a BPE model."""
     if "unk_id" in model or "max_input_chars_per_word" in model:
         yield "the model has no type and is not like BPE"
     if model.get("dropout"):
@@ -266,9 +285,10 @@ def _model_objections(model: dict[str, Any]) -> Iterator[str]:
     for key in ("continuing_subword_prefix", "end_of_word_suffix"):
         if model.get(key):
             yield f"model.{key} is {model[key]!r}"
+    # Texts can be compared as they are, which saves splitting them.
     merges = model["merges"]
     if not all(isinstance(merge, str) for merge in merges):
-        merges = _pairs_of(model)
+        merges = [tuple(pair) for pair in merge_pairs(model)]
     if len(set(merges)) != len(merges):
         yield "model.merges holds a pair twice"
     ids = model["vocab"].values()
@@ -276,18 +296,22 @@ def _model_objections(model: dict[str, Any]) -> Iterator[str]:
         yield "model.vocab gives an id to two tokens"
 
 
-def _pairs_of(model: dict[str, Any]) -> list[tuple[str, ...]]:
-    """Return the merges of a model as pairs; a file has either pairs or texts with a
-    space between the two.
+def merge_pairs(model: dict[str, Any]) -> list[list[str]]:
+    """Return the merges of a model as lists of tokens, in order of rank.
+
+    A tokenizer.json holds each one as "left right" or as ["left", "right"].
     """
-    pairs: list[tuple[str, ...]] = []
+    pairs: list[list[str]] = []
     for merge in model["merges"]:
-        parts = merge.split(" ") if isinstance(merge, str) else merge
-        pairs.append(tuple(parts))
+        if isinstance(merge, str):
+            pairs.append(merge.split(" "))
+        else:
+            pairs.append(merge)
     return pairs
 
 
 def _byte_level_objections(spec: dict[str, Any]) -> Iterator[str]:
+    """Yield reasons against the vocabulary and the stages of byte-level BPE."""
     missing = BYTE_LEVEL_ALPHABET - spec["model"]["vocab"].keys()
     if missing:
         yield f"the vocabulary lacks {len(missing)} of the 256 byte tokens"
@@ -303,7 +327,7 @@ def _byte_level_objections(spec: dict[str, Any]) -> Iterator[str]:
 
 def _foreign_merge(model: dict[str, Any]) -> str | None:
     """Return the first token made by a merge that is not byte-level text, or None."""
-    # All letters at once first: a loop over 60,000 merges takes 30 times as long.
+    # 1. All letters at once, because a loop over 60,000 merges takes 30 times as long.
     merges = model["merges"]
     texts = [merge for merge in merges if isinstance(merge, str)]
     pairs = [merge for merge in merges if not isinstance(merge, str)]
@@ -311,7 +335,9 @@ def _foreign_merge(model: dict[str, Any]) -> str | None:
     letters.update("".join(chain.from_iterable(pairs)))
     if BYTE_LEVEL_ALPHABET.issuperset(letters):
         return None
-    for pair in _pairs_of(model):
+
+    # 2. Only for the message: the token with a foreign letter.
+    for pair in merge_pairs(model):
         token = "".join(pair)
         if not BYTE_LEVEL_ALPHABET.issuperset(token):
             return token
@@ -319,6 +345,7 @@ def _foreign_merge(model: dict[str, Any]) -> str | None:
 
 
 def _is_known_split(stage: dict[str, Any] | None) -> bool:
+    """Whether a pre-tokenizer is ByteLevel, alone or after a known expression."""
     if stage is None:
         return False
     if stage.get("type") == "ByteLevel":
@@ -326,11 +353,11 @@ def _is_known_split(stage: dict[str, Any] | None) -> bool:
     if stage.keys() != {"type", "pretokenizers"} or len(stage["pretokenizers"]) != 2:
         return False
     split, byte_level = stage["pretokenizers"]
+    known_patterns = [{"Regex": regex} for regex in SPLIT_REGEXES.values()]
     return (
         split.get("type") == "Split"
         and split.keys() <= {"type", "pattern", "behavior", "invert"}
-        and split.get("pattern")
-        in [{"Regex": regex} for regex in SPLIT_REGEXES.values()]
+        and split.get("pattern") in known_patterns
         and split.get("behavior") == "Isolated"
         and split.get("invert", False) is False
         and _is_byte_level(byte_level, use_regex=False)
@@ -338,6 +365,7 @@ def _is_known_split(stage: dict[str, Any] | None) -> bool:
 
 
 def _is_byte_level(stage: dict[str, Any], *, use_regex: bool) -> bool:
+    """Whether a stage is ByteLevel that puts no space in front of a text."""
     return (
         stage.get("type") == "ByteLevel"
         and stage.keys() <= _BYTE_LEVEL_KEYS
@@ -347,28 +375,30 @@ def _is_byte_level(stage: dict[str, Any], *, use_regex: bool) -> bool:
 
 
 def _sentencepiece_objections(spec: dict[str, Any]) -> Iterator[str]:
+    """Yield reasons against the vocabulary and the stages of SentencePiece's style."""
+    # 1. The vocabulary: every byte is a token, which no merge joins.
     model = spec["model"]
     missing = BYTE_TOKENS - model["vocab"].keys()
     if missing:
         yield f"the vocabulary lacks {len(missing)} of the 256 byte tokens"
     if model.get("ignore_merges"):
         yield "model.ignore_merges with byte_fallback"
-    pairs = _pairs_of(model)
+    pairs = merge_pairs(model)
     if not BYTE_TOKENS.isdisjoint(chain.from_iterable(pairs)):
         yield "a merge uses a byte token"
-    if not BYTE_TOKENS.isdisjoint(
-        "".join(pair) for pair in pairs if pair[0][:1] in ("", "<")
-    ):
+    # Joining is only worth its time where the result can begin like a byte token.
+    candidates = ["".join(pair) for pair in pairs if pair[0][:1] in ("", "<")]
+    if not BYTE_TOKENS.isdisjoint(candidates):
         yield "a merge makes a byte token"
+
+    # 2. Spaces become marks: by the normalizer alone, or by Metaspace alone.
     normalizer = spec.get("normalizer")
     stage = spec.get("pre_tokenizer")
     prepend = {"type": "Prepend", "prepend": _SPACE}
     replace = {"type": "Replace", "pattern": {"String": " "}, "content": _SPACE}
+    with_prefix = {"type": "Sequence", "normalizers": [prepend, replace]}
     if stage is None:
-        if normalizer not in (
-            {"type": "Sequence", "normalizers": [prepend, replace]},
-            replace,
-        ):
+        if normalizer not in (with_prefix, replace):
             yield f"the normalizer is {kind_of(normalizer)}, not a form known to be equal"
     elif normalizer is not None:
         yield f"the normalizer is {kind_of(normalizer)} beside a pre_tokenizer"
@@ -377,6 +407,7 @@ def _sentencepiece_objections(spec: dict[str, Any]) -> Iterator[str]:
 
 
 def _is_known_metaspace(stage: dict[str, Any]) -> bool:
+    """Whether a stage is a Metaspace whose options are known."""
     return (
         stage.get("type") == "Metaspace"
         and stage.get("replacement") == _SPACE
@@ -387,8 +418,9 @@ def _is_known_metaspace(stage: dict[str, Any]) -> bool:
 
 
 def only_wraps(stage: dict[str, Any] | None) -> bool:
-    """Whether a post-processor does not change the ids of a document. It acts even
-    without special tokens.
+    """Whether a post-processor does not change the ids of a document.
+
+    It acts even where no special tokens are added.
     """
     if stage is None or stage.get("type") in (
         "ByteLevel",
@@ -397,14 +429,22 @@ def only_wraps(stage: dict[str, Any] | None) -> bool:
     ):
         return True
     if stage.get("type") == "Sequence":
-        return all(map(only_wraps, stage["processors"]))
+        return all(only_wraps(member) for member in stage["processors"])
     if stage.get("type") != "TemplateProcessing":
         return False
-    texts = [piece for piece in stage.get("single", ()) if "Sequence" in piece]
-    return len(texts) == 1
+    # The text occurs once among the pieces of a template.
+    text_pieces = [piece for piece in stage.get("single", ()) if "Sequence" in piece]
+    return len(text_pieces) == 1
 
 
 def _added_token_objections(files: TokenizerFiles, literal: bool) -> Iterator[str]:
+    """Yield reasons against the added tokens.
+
+    Args:
+        files: Tokenizer.
+        literal: Whether special tokens are plain text, so that the backend does not get
+            their entries.
+    """
     spec = files.spec
     added = files.added_tokens
     contents = [token["content"] for token in added]
@@ -414,6 +454,8 @@ def _added_token_objections(files: TokenizerFiles, literal: bool) -> Iterator[st
         token_id = files.token_id(token["content"])
         if token_id != token["id"]:
             yield f"the added token {token['content']!r} has id {token['id']}, `tokenizers` gives it {token_id}"
+
+    # The tokens that a text is searched for.
     matched = [token for token in added if not (literal and token.get("special"))]
     for token in matched:
         for flag in ("single_word", "lstrip", "rstrip"):
@@ -423,20 +465,20 @@ def _added_token_objections(files: TokenizerFiles, literal: bool) -> Iterator[st
             yield f"the added token {token['content']!r} is matched in normalized text"
         # gigatoken also finds an added token that is a whole word of normalized text;
         # only NFC can make one.
-        if spec.get("normalizer") == {"type": "NFC"} and not _BRACKETED.fullmatch(
-            token["content"]
-        ):
+        is_composed = spec.get("normalizer") == {"type": "NFC"}
+        if is_composed and not _BRACKETED.fullmatch(token["content"]):
             yield f"the added token {token['content']!r} could be made by NFC"
     if matched:
         yield from _overlaps(contents)
 
 
 def _overlaps(contents: list[str]) -> Iterator[str]:
-    """Yield the first pair of tokens that can overlap in a text: the backends differ in
-    the token that wins.
+    """Yield the first pair of tokens that can overlap in a text.
 
-    A token overlaps another one that lies inside it, or that begins with its end.
+    The backends differ in the token that wins. A token overlaps another one that lies
+    inside it, or that begins with its end.
     """
+    # Each proper beginning of a token, with the token: the end of another is looked up.
     prefixes: dict[str, str] = {}
     for token in contents:
         for length in range(1, len(token)):
@@ -457,9 +499,7 @@ def _overlaps(contents: list[str]) -> Iterator[str]:
 
 
 def kind_of(stage: dict[str, Any] | None) -> str:
-    """Return the type of a stage and of its members, for messages: "Sequence[NFC,
-    Lowercase]".
-    """
+    """Return the type of a stage and of its members: "Sequence[NFC, Lowercase]"."""
     if stage is None:
         return "missing"
     members = (
@@ -469,7 +509,8 @@ def kind_of(stage: dict[str, Any] | None) -> str:
     )
     if not members:
         return str(stage.get("type"))
-    return f"{stage.get('type')}[{', '.join(map(kind_of, members))}]"
+    member_types = ", ".join(kind_of(member) for member in members)
+    return f"{stage.get('type')}[{member_types}]"
 
 
 Ranges = tuple[tuple[int, int], ...]
@@ -477,8 +518,11 @@ Ranges = tuple[tuple[int, int], ...]
 
 def _ranges(words: str) -> Ranges:
     """Read code points and ranges of them, in hexadecimal."""
-    pairs = (word.partition("-") for word in words.split())
-    return tuple((int(first, 16), int(last or first, 16)) for first, _, last in pairs)
+    ranges: list[tuple[int, int]] = []
+    for word in words.split():
+        first_point, _, last_point = word.partition("-")
+        ranges.append((int(first_point, 16), int(last_point or first_point, 16)))
+    return tuple(ranges)
 
 
 SPLITTING: Final = _ranges(
@@ -500,8 +544,7 @@ _NO_ROWS: Final = np.empty(0, np.int64)
 
 @final
 class UnicodeGuard:
-    """Find the documents that hold a code point on which the backends disagree for a
-    tokenizer.
+    """Find the documents with a code point on which the backends disagree.
 
     Args:
         files: Tokenizer.
@@ -513,25 +556,23 @@ class UnicodeGuard:
     """
 
     def __init__(self, files: TokenizerFiles, engine: str = "gigatoken") -> None:
-        is_byte_level = model_type(files) == "BPE" and not files.spec["model"].get(
-            "byte_fallback"
-        )
+        # SentencePiece forms do not use Unicode tables, and only NFC composes.
+        has_byte_tokens = files.spec["model"].get("byte_fallback")
+        is_byte_level = model_type(files) == "BPE" and not has_byte_tokens
         self.ranges: Ranges = ()
         if is_byte_level and engine != "words":
             self.ranges = SPLITTING
             if files.spec.get("normalizer") is not None:
                 self.ranges = (*SPLITTING, *COMPOSING)
-        self._class = (
-            "["
-            + "".join(
-                f"\\x{{{first:x}}}-\\x{{{last:x}}}" for first, last in self.ranges
-            )
-            + "]"
-        )
+        class_ranges = ""
+        for first_point, last_point in self.ranges:
+            class_ranges += f"\\x{{{first_point:x}}}-\\x{{{last_point:x}}}"
+        self._class = f"[{class_ranges}]"
 
     def rows(self, text: pa.LargeStringArray) -> Int64:
-        """Return the rows (int64[k], ascending) that the fast backend must not see
-        (0.7 GB/s).
+        """Return the rows that the fast backend must not see: int64[k], ascending.
+
+        It reads 0.7 GB of text per second.
         """
         if not self.ranges:
             return _NO_ROWS
@@ -546,7 +587,5 @@ class UnicodeGuard:
 
 
 def is_sentencepiece(files: TokenizerFiles) -> bool:
-    """Whether a tokenizer on the allow-list is byte pair encoding of SentencePiece's
-    style.
-    """
+    """Whether a tokenizer on the allow-list is BPE of SentencePiece's style."""
     return bool(files.spec["model"].get("byte_fallback"))

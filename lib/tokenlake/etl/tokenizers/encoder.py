@@ -62,10 +62,10 @@ def column_of_texts(texts: Sequence[str]) -> pa.LargeStringArray:
         raise ConfigError(
             "texts: got one text, must be a list of texts; use tokenize_text for one"
         )
-    for place, text in enumerate(texts):
+    for index, text in enumerate(texts):
         if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ConfigError(
-                f"texts[{place}]: got {type(text).__name__}, must be text"
+                f"texts[{index}]: got {type(text).__name__}, must be text"
             )
     try:
         return pa.array(texts, pa.large_string())  # pyright: ignore[reportReturnType, reportArgumentType]
@@ -76,6 +76,7 @@ def column_of_texts(texts: Sequence[str]) -> pa.LargeStringArray:
 
 
 def _none() -> Int64:
+    """Return no rows: int64[0]."""
     return np.empty(0, np.int64)
 
 
@@ -112,11 +113,10 @@ class Encoded:
 
 
 def checked(text: pa.LargeStringArray, name: str) -> bool:
-    """Check that a batch is valid large_string without nulls, and return whether all of
-    it is ASCII.
+    """Check a batch, and return whether all of it is ASCII.
 
     Args:
-        text: Batch.
+        text: Batch, which must be valid large_string without nulls.
         name: Name of the tokenizer, for messages.
 
     Raises:
@@ -133,6 +133,7 @@ def checked(text: pa.LargeStringArray, name: str) -> bool:
         raise TokenizerError(
             f"tokenizer {name!r}: the text's offsets are broken; expected ascending offsets inside the data"
         )
+    # ASCII is valid UTF-8, and the check for it is much cheaper.
     if is_ascii(text):
         return True
     try:
@@ -158,37 +159,39 @@ class SpecialScan:
     """
 
     def __init__(self, tokens: Sequence[str]) -> None:
-        longest_first = sorted(
-            {token for token in tokens if token}, key=lambda token: (-len(token), token)
-        )
-        self.pattern: Final = "|".join(map(re.escape, longest_first))
+        # An alternative that comes first wins, so a longer token stands before those
+        # that it begins with.
+        distinct = {token for token in tokens if token}
+        longest_first = sorted(distinct, key=lambda token: (-len(token), token))
+        self.pattern: Final = "|".join(re.escape(token) for token in longest_first)
         """Regular expression of all strings, "" for none."""
         # Arrow compiles a pattern for every call: hundreds of tokens take 0.3 ms, and
         # their few beginnings 10 us.
         begins = {token[:_BEGIN] for token in longest_first}
         self._begins = ""
         if 4 * len(begins) < len(tokens):
-            self._begins = "|".join(map(re.escape, sorted(begins)))
+            self._begins = "|".join(re.escape(begin) for begin in sorted(begins))
 
     def count(self, text: pa.LargeStringArray) -> tuple[Int64, Int64]:
-        """Return the rows that hold special tokens, and the number of tokens in each of
-        them.
+        """Return the rows that hold special tokens, and the number of tokens in each.
 
         Returns:
             int64[k], ascending, and int64[k].
         """
         if not self.pattern or not len(text):
             return _none(), _none()
+        # Rows with the beginning of a token are candidates; only these are searched for
+        # whole tokens.
         if self._begins:
-            candidates = np.flatnonzero(
-                values(pc.count_substring_regex(text, self._begins))
-            )
+            begin_counts = values(pc.count_substring_regex(text, self._begins))
+            candidates = np.flatnonzero(begin_counts)
             if len(candidates) < len(text):
                 rows, counts = self._counted(taken(text, candidates))
                 return candidates[rows], counts
         return self._counted(text)
 
     def _counted(self, text: pa.LargeStringArray) -> tuple[Int64, Int64]:
+        """Return the same by a search for whole tokens in all rows."""
         if not len(text):
             return _none(), _none()
         counts = values(pc.count_substring_regex(text, self.pattern))
@@ -238,9 +241,12 @@ class Sampler:
             raise ConfigError(f"sample_rate is {rate}, expected a share from 0 to 1")
         self._rate = rate
         self._engine = engine
+        # A fixed seed: each run of a build compares the same documents.
         self._random = random.Random(20)
         # Bytes that may still be compared. The first batch has one sample at least.
-        self._budget = float(WINDOW) if rate else 0.0
+        self._budget = 0.0
+        if rate:
+            self._budget = float(WINDOW)
 
     def check(
         self,
@@ -270,27 +276,29 @@ class Sampler:
 
         # 1. Cut a window out of each document.
         windows: list[str] = []
-        rows_of_windows: list[int] = []
-        parts: list[str] = []
+        cut_rows: list[int] = []
+        cut_windows: list[str] = []
         for row in rows:
             window, is_whole = _window(text[row].as_buffer(), self._random)
             windows.append(window)
             if not is_whole:
-                rows_of_windows.append(row)
-                parts.append(window)
+                cut_rows.append(row)
+                cut_windows.append(window)
 
         # 2. Encode the windows of long documents by the fast backend, and all windows
         #    by the reference.
-        results = dict(
-            zip(rows_of_windows, encode(text_of_strings(parts)), strict=True)
-        )
+        cut_results = encode(text_of_strings(cut_windows))
+        results = dict(zip(cut_rows, cut_results, strict=True))
         expected_results = expected(text_of_strings(windows))
 
-        # 3. Compare.
+        # 3. Compare. A whole document has a result in the batch already.
         for row, window, expected_result in zip(
             rows, windows, expected_results, strict=True
         ):
-            result = results[row] if row in results else result_of_row(row)
+            if row in results:
+                result = results[row]
+            else:
+                result = result_of_row(row)
             require_equal(self._engine, window, expected_result, result)
         return len(rows)
 
@@ -299,30 +307,37 @@ class Sampler:
         if not self._rate or not len(text):
             return []
         starts, _ = string_buffers(text)
-        total = float(starts[-1] - starts[0])
-        self._budget += self._rate * total
-        skipped = set(skip.tolist())
-        # Twice the draws that documents of the usual size would take.
-        usual = max(_LEAST_COST, min(WINDOW, total / len(text)))
-        draws = min(len(text), _MOST_DRAWS, max(0, int(2 * self._budget / usual)) + 8)
+        total_bytes = float(starts[-1] - starts[0])
+        self._budget += self._rate * total_bytes
+        skipped_rows = set(skip.tolist())
+
+        # 1. Twice the draws that documents of the usual size would take.
+        usual_cost = max(_LEAST_COST, min(WINDOW, total_bytes / len(text)))
+        draw_count = min(
+            len(text), _MOST_DRAWS, max(0, int(2 * self._budget / usual_cost)) + 8
+        )
+
+        # 2. Charge the budget for each. What is left of it, or a debt, goes to the next
+        #    batch.
         rows: list[int] = []
-        for row in self._random.sample(range(len(text)), draws):
+        for row in self._random.sample(range(len(text)), draw_count):
             if self._budget <= 0:
                 break
-            if row not in skipped:
+            if row not in skipped_rows:
                 rows.append(row)
-                self._budget -= max(
-                    _LEAST_COST, min(WINDOW, int(starts[row + 1] - starts[row]))
-                )
+                row_bytes = int(starts[row + 1] - starts[row])
+                self._budget -= max(_LEAST_COST, min(WINDOW, row_bytes))
         return rows
 
 
 def _window(buffer: pa.Buffer, random_numbers: random.Random) -> tuple[str, bool]:
-    """Return a window of a UTF-8 text, cut between characters, and whether it is the
-    whole text.
+    """Return a window of a UTF-8 text, and whether it is the whole text.
+
+    The window is cut between characters.
     """
     if buffer.size <= WINDOW:
         return buffer.to_pybytes().decode(), True
+    # Bytes of a character that is cut at a border are left out.
     start = random_numbers.randrange(buffer.size - WINDOW)
     return buffer.slice(start, WINDOW).to_pybytes().decode(errors="ignore"), False
 
@@ -351,8 +366,9 @@ SPECIAL_TOKENS_IN_TEXT: Final = ("literal", "encode", "fail")
 
 
 class OpenEngine(Protocol):
-    """A function that opens a fast backend. A backend uses the arguments that
-    concern it.
+    """Function that opens a fast backend.
+
+    A backend uses the arguments that concern it.
     """
 
     def __call__(
@@ -434,6 +450,8 @@ class Encoder:
         require_one_of(
             "special_tokens_in_text", special_tokens_in_text, SPECIAL_TOKENS_IN_TEXT
         )
+
+        # 1. The reference, and the fast backend unless the reference does all.
         literal = special_tokens_in_text != "encode"
         self.files = files
         self.engine = engine
@@ -446,14 +464,19 @@ class Encoder:
                 )
             loaded = (reference, fast)
         self._reference, self._fast = loaded
-        self._given_locator = locator
+
+        # 2. The checks around them.
+        self._shared_locator = locator
         self._literal = literal
         self._guard = UnicodeGuard(files, engine)
         self._sampler = Sampler(sample_rate, engine)
         self._specials = SpecialScan(files.special_tokens)
-        affixes = self._reference.affixes() if add_special_tokens else ((), ())
-        self.prefix: tuple[int, ...] = affixes[0]
-        self.suffix: tuple[int, ...] = affixes[1]
+
+        # 3. The ids around a document.
+        self.prefix: tuple[int, ...] = ()
+        self.suffix: tuple[int, ...] = ()
+        if add_special_tokens:
+            self.prefix, self.suffix = self._reference.affixes()
 
     def encode(self, text: pa.LargeStringArray) -> Encoded:
         """Encode a batch. The ids of a row do not depend on the other rows.
@@ -482,16 +505,17 @@ class Encoder:
         )
 
     def special_tokens(self, text: pa.LargeStringArray) -> tuple[Int64, Int64]:
-        """Return the rows that hold special tokens' strings (int64[k], ascending),
-        and their numbers: int64[k].
+        """Return the rows with special tokens' strings, and the numbers of these.
+
+        Returns:
+            int64[k], ascending, and int64[k].
         """
         return self._specials.count(text)
 
     def encode_spans(
         self, text: pa.LargeStringArray, spans: Spans
     ) -> tuple[Encoded, Bools]:
-        """Encode a batch, and return which ids hold a byte of the spans of the texts:
-        bool[total].
+        """Encode a batch, and return which ids hold a byte of spans: bool[total].
 
         A token that holds no byte (a blank that the tokenizer inserts) counts if the
         byte after it does. Special tokens are not counted, because the caller that
@@ -508,19 +532,20 @@ class Encoder:
         """
         encoded, blocks = self._locate(text)
         masks = [np.empty(0, np.bool_)]
-        first = 0
+        first_row = 0
         for block in blocks:
-            masks.append(block.touched(spans.slice(first, first + len(block.text))))
-            first += len(block.text)
+            masks.append(
+                block.touched(spans.slice(first_row, first_row + len(block.text)))
+            )
+            first_row += len(block.text)
         return encoded, np.concatenate(masks)
 
     def encode_places(self, text: pa.LargeStringArray) -> tuple[Encoded, Int64, Int64]:
-        """Encode a batch, and return where each token begins and ends: int64[total] and
-        int64[total].
+        """Encode a batch, and return the beginning and the end of each token.
 
-        Places are UTF-8 bytes in the text of the row. As in the offsets of `tokenizers`
-        they are whole characters: tokens that share a character all hold it. A blank
-        that the tokenizer inserts holds no byte.
+        They are int64[total] each: UTF-8 bytes in the text of the row. As in the
+        offsets of `tokenizers` they are whole characters: tokens that share a character
+        all hold it. A blank that the tokenizer inserts holds no byte.
 
         Args:
             text: large_string[n], no nulls.
@@ -541,22 +566,25 @@ class Encoder:
 
     def _locate(self, text: pa.LargeStringArray) -> tuple[Encoded, Iterable[Located]]:
         """Return the ids of a batch and, piece by piece, their places."""
+        # 1. The reference alone: places follow from the ids if these spell the text.
         if self._fast is None and self._locator.sizes is not None:
             encoded, _ = self._encoded(text)
-            return Encoded(
-                offsets=encoded.offsets, ids=encoded.ids
-            ), self._locator.by_ids(text, encoded, _none())
+            plain = Encoded(offsets=encoded.offsets, ids=encoded.ids)
+            return plain, self._locator.by_ids(text, encoded, _none())
+
+        # 2. The reference alone, which gives the places with the ids.
         if self._fast is None:
             checked(text, self.files.name)
             located = list(self._locator.by_reference(text))
             lengths = [_none()]
             ids = [np.empty(0, np.int32)]
-            for part in located:
-                lengths.append(np.diff(part.offsets))
-                ids.append(part.ids)
-            return Encoded(
-                offsets=offsets_of(np.concatenate(lengths)), ids=np.concatenate(ids)
-            ), located
+            for block in located:
+                lengths.append(np.diff(block.offsets))
+                ids.append(block.ids)
+            offsets = offsets_of(np.concatenate(lengths))
+            return Encoded(offsets=offsets, ids=np.concatenate(ids)), located
+
+        # 3. A fast backend, whose ids and places are compared on a sample.
         rows, guarded = self._encoded(text)
         sampled = self._sampler.check(
             text,
@@ -572,14 +600,13 @@ class Encoder:
 
     @cached_property
     def _locator(self) -> Locator:
-        return self._given_locator or Locator(self._reference, self.engine)
+        """Locator of the loaded backends. It looks at the whole vocabulary."""
+        return self._shared_locator or Locator(self._reference, self.engine)
 
     def _sample(
         self, fast: IdEngine, text: pa.LargeStringArray, encoded: Ragged, skip: Int64
     ) -> int:
-        """Compare ids of a sample with the reference; return the number of
-        documents.
-        """
+        """Compare ids of a sample with the reference, and return its size."""
 
         def encoded_row(row: int) -> Sample:
             return (encoded.ids[encoded.offsets[row] : encoded.offsets[row + 1]],)
@@ -598,8 +625,7 @@ class Encoder:
     def encode_long(
         self, text: pa.LargeStringArray
     ) -> tuple[int, Iterator[Int32]] | None:
-        """Encode one long document piece by piece, so that its ids are never in memory
-        together.
+        """Encode one long document piece by piece, to save memory.
 
         Args:
             text: large_string[1], no nulls.
@@ -618,6 +644,8 @@ class Encoder:
         if text.nbytes <= 2 * WINDOW or self._reference.cuts is None:
             return None
         is_all_ascii = checked(text, self.files.name)
+        # A piece is not guarded by itself, so a guarded document goes to the reference
+        # as a whole.
         special_tokens = int(self._specials.count(text)[1].sum())
         fast = self._fast
         if fast is not None and not is_all_ascii and len(self._guard.rows(text)):
@@ -631,6 +659,7 @@ class Encoder:
     def _pieces(
         self, rule: CutRule, text: pa.LargeStringArray, fast: IdEngine | None
     ) -> Iterator[Int32]:
+        """Yield the ids of each piece of a long document."""
         for piece in rule.pieces(text[0].as_buffer(), PIECE_BYTES):
             if fast is None:
                 yield self._reference.encode_piece(piece)
@@ -642,16 +671,23 @@ class Encoder:
         return self._reference.decode(ids)
 
     def _encoded(self, text: pa.LargeStringArray) -> tuple[Ragged, Int64]:
-        """Return the ids of a batch, and the rows (ascending) that were guarded from
-        the fast backend.
+        """Return the ids of a batch, and the rows that were guarded.
+
+        Returns:
+            Ids of all rows; and int64[k], ascending, the rows that the reference
+            encoded in the place of the fast backend.
         """
         is_all_ascii = checked(text, self.files.name)
         if self._fast is None:
             return self._reference.encode(text), _none()
-        guarded = _none() if is_all_ascii else self._guard.rows(text)
+        # No code point of ASCII is guarded.
+        guarded = _none()
+        if not is_all_ascii:
+            guarded = self._guard.rows(text)
         if not guarded.size:
             return self._fast.encode(text), guarded
         is_free = np.ones(len(text), np.bool_)
         is_free[guarded] = False
-        rows = self._reference.encode(taken(text, guarded))
-        return self._fast.encode(select(text, is_free)).inserted(rows, guarded), guarded
+        guarded_rows = self._reference.encode(taken(text, guarded))
+        free_rows = self._fast.encode(select(text, is_free))
+        return free_rows.inserted(guarded_rows, guarded), guarded

@@ -1,5 +1,4 @@
-"""Two tokenizer implementations and their comparison: the reference, and gigatoken on
-Arrow buffers.
+"""Two tokenizer backends and their comparison: the reference, and gigatoken.
 
 **The reference** is the installed `tokenizers` with a tokenizer.json. Its ids are
 correct by definition. Truncation and padding of a tokenizer.json are switched off,
@@ -55,6 +54,7 @@ from tokenlake.runtime.tokenizer_guard.adapter import Backend, open_backend
 from tokenlake.runtime.tokenizer_guard.backend import deliberate
 
 _BORDER: Final = re.compile(rb"[A-Za-z] [A-Za-z]")
+# A token of SentencePiece's style with the mark after another character.
 _MARK_INSIDE: Final = re.compile("[^\u2581]\u2581")
 
 
@@ -81,12 +81,13 @@ class CutRule:
                 return
             space = border.start() + 1
             yield str(view[start:space], "utf-8")
-            start = space + 1 if self.drop_space else space
+            start = space
+            if self.drop_space:
+                start += 1
 
 
 def cut_rule(files: TokenizerFiles, *, literal: bool) -> CutRule | None:
-    """Return the rule that cuts documents of a tokenizer, or None if they cannot be
-    cut.
+    """Return the rule that cuts documents of a tokenizer, or None for no rule.
 
     Args:
         files: Tokenizer.
@@ -95,32 +96,36 @@ def cut_rule(files: TokenizerFiles, *, literal: bool) -> CutRule | None:
     spec = files.spec
     if objection(files, literal=literal) is not None:
         return None
+    # An added token with a space would be cut in two.
     if any(" " in content for content in files.matched_tokens(literal=literal)):
         return None
     if not spec["model"].get("byte_fallback"):
         return CutRule(drop_space=False)
     pre_tokenizer: dict[str, Any] = spec.get("pre_tokenizer") or {}
     normalizer: dict[str, Any] = spec.get("normalizer") or {}
-    if not pre_tokenizer.get("split") and any(
-        _MARK_INSIDE.search(token) for token in spec["model"]["vocab"]
-    ):
-        return None
+    # Without a split, merges may cross a space if a token holds one inside.
+    if not pre_tokenizer.get("split"):
+        vocab = spec["model"]["vocab"]
+        if any(_MARK_INSIDE.search(token) for token in vocab):
+            return None
     return CutRule(drop_space=normalizer.get("type") == "Sequence")
 
 
 # Encodings need ~120 times the text in memory: a batch of texts is this long, and a
 # longer text is cut.
 BATCH_BYTES: Final = 1 << 20
-_CONTINUES: Final = 0x80  # of the form 10xxxxxx: not the first byte of a character
+# A byte of the form 10xxxxxx is not the first byte of a character.
+_CONTINUES: Final = 0x80
 Placed = tuple[Int32, Int64, Int64]
 """The ids of a text, and where each begins and ends (bytes)."""
+# Texts of different ids. One may be empty for a tokenizer, or have the ids of its
+# affixes.
 _AFFIX_PROBES: Final = ("a", "Hello world", " two  spaces", "1")
 
 
 @final
 class ReferenceEngine:
-    """The tokenizer of a tokenizer.json, run by the installed `tokenizers`, with ids as
-    numpy arrays.
+    """Reference backend: the installed `tokenizers` with ids as numpy arrays.
 
     Args:
         files: Tokenizer.
@@ -146,7 +151,11 @@ class ReferenceEngine:
     ) -> None:
         self.files = files
         self.literal: Final = literal
-        os.environ.setdefault("TOKENIZERS_PARALLELISM", "true" if threads else "false")
+        # Units run in processes, one for each core; threads inside would compete.
+        parallelism = "false"
+        if threads:
+            parallelism = "true"
+        os.environ.setdefault("TOKENIZERS_PARALLELISM", parallelism)
         if backend is None:
             # Loading one takes 0.1 to 2 CPU seconds.
             backend = open_backend(
@@ -162,9 +171,7 @@ class ReferenceEngine:
             )
 
     def with_mode(self, *, literal: bool) -> ReferenceEngine:
-        """Return the same tokenizer with another meaning of special tokens in a
-        text.
-        """
+        """Return the same tokenizer with another meaning of special tokens."""
         return ReferenceEngine(self.files, literal=literal, backend=self._backend)
 
     @property
@@ -179,16 +186,17 @@ class ReferenceEngine:
         """
         starts, _ = string_buffers(text)
         rows: list[Int32] = []
-        for first, last in blocks(starts, BATCH_BYTES):
-            if starts[last] - starts[first] > BATCH_BYTES and self.cuts is not None:
-                pieces = self.cuts.pieces(text[first].as_buffer(), BATCH_BYTES)
-                rows.append(
-                    np.concatenate([self.encode_piece(piece) for piece in pieces])
-                )
+        for first_row, last_row in blocks(starts, BATCH_BYTES):
+            # A batch of more bytes is one long document.
+            batch_bytes = starts[last_row] - starts[first_row]
+            if batch_bytes > BATCH_BYTES and self.cuts is not None:
+                pieces = self.cuts.pieces(text[first_row].as_buffer(), BATCH_BYTES)
+                piece_ids = [self.encode_piece(piece) for piece in pieces]
+                rows.append(np.concatenate(piece_ids))
                 continue
             with deliberate(f"tokenizer {self.files.name!r}: encoding"):
                 rows += self._backend.encode(
-                    _strings(text, first, last), literal=self.literal
+                    _strings(text, first_row, last_row), literal=self.literal
                 )
         ids = np.concatenate([np.empty(0, np.int32), *rows])
         return Ragged(ids, offsets_of([len(row) for row in rows]))
@@ -205,42 +213,48 @@ class ReferenceEngine:
             return self._backend.normalize(text)
 
     def places(self, text: pa.LargeStringArray) -> list[Placed]:
-        """Return (ids, start, stop) of every row: int32[k], int64[k], int64[k]; places
-        are UTF-8 bytes.
+        """Return the ids of every row, and the first byte and the end of each.
 
-        A blank that the tokenizer inserts holds no byte, although `tokenizers` gives it
-        the character after it.
+        They are int32[k], int64[k] and int64[k]; places are UTF-8 bytes in the text of
+        the row. A blank that the tokenizer inserts holds no byte, although `tokenizers`
+        gives it the character after it.
         """
         rows: list[Placed] = []
-        for first, last in blocks(string_buffers(text)[0], BATCH_BYTES):
-            texts = _strings(text, first, last)
+        for first_row, last_row in blocks(string_buffers(text)[0], BATCH_BYTES):
+            texts = _strings(text, first_row, last_row)
+            # 1. tokenizers 1.0 gives no places; they follow from the ids.
             if not self._backend.has_places:
                 with deliberate(f"tokenizer {self.files.name!r}: encoding"):
                     all_ids = self._backend.encode(texts, literal=self.literal)
-                rows += [
-                    self._aligner.place(value, ids)
-                    for value, ids in zip(texts, all_ids, strict=True)
-                ]
+                for row_text, ids in zip(texts, all_ids, strict=True):
+                    rows.append(self._aligner.place(row_text, ids))
                 continue
+
+            # 2. Older ones give places in characters.
             with deliberate(f"tokenizer {self.files.name!r}: encoding"):
                 batch = self._untrimmed.encode_with_places(texts, literal=self.literal)
-            for value, (ids, characters) in zip(texts, batch, strict=True):
-                rows.append(self._placed(value, ids, characters))
+            for row_text, (ids, characters) in zip(texts, batch, strict=True):
+                rows.append(self._placed(row_text, ids, characters))
         return rows
 
     def _placed(self, text: str, ids: Int32, places: Int64) -> Placed:
-        """Return the ids of a text and their bytes, from their characters: int64[k,
-        2].
+        """Return the ids of a text and their bytes.
+
+        Args:
+            text: Text.
+            ids: int32[k].
+            places: int64[k, 2], first and last (exclusive) character of each id.
         """
+        # 1. The byte offset of each character, and the end of the text.
         if not text.isascii():
-            data = np.frombuffer(text.encode(), np.uint8)
-            places = np.append(np.flatnonzero(data & 0xC0 != _CONTINUES), len(data))[
-                places
-            ]
+            text_bytes = np.frombuffer(text.encode(), np.uint8)
+            is_first_byte = text_bytes & 0xC0 != _CONTINUES
+            offsets = np.append(np.flatnonzero(is_first_byte), len(text_bytes))
+            places = offsets[places]
         start = places[:, 0].copy()
         stop = places[:, 1].copy()
 
-        # A blank that begins where the next token begins was inserted.
+        # 2. A blank that begins where the next token begins was inserted.
         blanks: list[int] = []
         for token in ("\u2581", "\u0120"):
             blank = self.files.token_id(token)
@@ -252,8 +266,9 @@ class ReferenceEngine:
 
     @cached_property
     def _untrimmed(self) -> Backend:
-        """A backend without a post-processor that trims blanks off the offsets,
-        because a token holds its blanks.
+        """Backend without a post-processor that trims blanks off the offsets.
+
+        A token holds its blanks.
         """
         if not _trims(self.files.spec.get("post_processor")):
             return self._backend
@@ -262,12 +277,14 @@ class ReferenceEngine:
 
     @cached_property
     def _aligner(self) -> Aligner:
+        """Aligner that finds places where the backend gives none."""
         return Aligner(self.files, literal=self.literal, normalize=self.normalized)
 
     @cached_property
     def cuts(self) -> CutRule | None:
-        """The rule that cuts documents. Only long ones need it, and it takes a look
-        at the whole vocabulary.
+        """Rule that cuts documents.
+
+        Only long ones need it, and it takes a look at the whole vocabulary.
         """
         return cut_rule(self.files, literal=self.literal)
 
@@ -277,12 +294,15 @@ class ReferenceEngine:
             return self._backend.decode([int(token_id) for token_id in ids])
 
     def affixes(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Return the ids that the post-processor puts before and after those of a
-        document (BOS, EOS, CLS ...).
+        """Return the ids that the post-processor puts before and after a document.
+
+        They are BOS, EOS, CLS and the like.
 
         Raises:
             TokenizerError: The post-processor does more than put ids around a document.
         """
+        # The affixes that explain the ids of every probe. One text may leave several:
+        # its own ids may occur twice among all ids.
         possible: list[Affixes] | None = None
         for text in _AFFIX_PROBES:
             with deliberate(f"tokenizer {self.files.name!r}: encoding"):
@@ -309,16 +329,16 @@ class ReferenceEngine:
         return self._likeliest(possible)
 
     def _likeliest(self, possible: list[Affixes]) -> Affixes:
-        """Return the affixes whose lengths are those that the post-processor names.
+        """Return the affixes with the number of ids that the post-processor names.
 
         The ids alone leave a choice only where all probes have equal ids, and these ids
         are in the affixes, too.
         """
         if len(possible) == 1:
             return possible[0]
-        before = _template_lengths(self.files.spec.get("post_processor"))
+        prefix_length = _template_lengths(self.files.spec.get("post_processor"))
         for affixes in possible:
-            if len(affixes[0]) == before:
+            if len(affixes[0]) == prefix_length:
                 return affixes
         return possible[0]
 
@@ -354,6 +374,7 @@ def _trims(stage: dict[str, Any] | None) -> bool:
 
 
 def _strings(text: pa.LargeStringArray, first: int, last: int) -> list[str]:
+    """Return rows of a batch as Python strings."""
     return cast("list[str]", text.slice(first, last - first).to_pylist())
 
 
@@ -370,9 +391,7 @@ def _around(ids: list[int], bare: list[int]) -> list[Affixes]:
 
 
 class IdEngine(Protocol):
-    """Tokenizer implementation: the reference, or a fast backend that passed the
-    gate.
-    """
+    """Tokenizer backend: the reference, or a fast one that passed the gate."""
 
     def encode(self, text: pa.LargeStringArray) -> Ragged:
         """Return the ids of valid UTF-8 without nulls, contiguous, from 0."""
@@ -411,18 +430,11 @@ class GigatokenEngine:
         with deliberate(
             f"tokenizer {files.name!r}: gigatoken cannot load tokenizer.json"
         ):
-            data = files.json_bytes
+            tokenizer_json = files.json_bytes
             if literal:
-                plain_tokens = [
-                    token for token in files.added_tokens if not token.get("special")
-                ]
-                bare = {**files.spec, "added_tokens": plain_tokens}
-                try:
-                    data = orjson.dumps(bare)
-                except TypeError:
-                    # Half of a surrogate pair, or an integer of more than 64 bits.
-                    data = json.dumps(bare).encode()
-            self._backend: Any = load_hf_json(data)
+                # gigatoken has no switch for this; it cannot find tokens that it lacks.
+                tokenizer_json = _without_special_tokens(files)
+            self._backend: Any = load_hf_json(tokenizer_json)
 
     def encode(self, text: pa.LargeStringArray) -> Ragged:
         """Return the ids of all rows."""
@@ -437,6 +449,7 @@ class GigatokenEngine:
             layout = self._backend.encode_batch(
                 self._array(text), parallel=self._threads
             ).layout
+        # Views of the result's buffers: the array is not converted to Python objects.
         offsets = np.asarray(layout.offsets.data, np.int64)
         ids = np.asarray(layout.content.data).view(np.int32)[offsets[0] : offsets[-1]]
         if offsets[0]:
@@ -444,13 +457,13 @@ class GigatokenEngine:
         return Ragged(ids, offsets)
 
     def _encode_one_by_one(self, text: pa.LargeStringArray) -> Ragged:
+        """Return the ids of all rows, without awkward."""
         starts, data = string_buffers(text)
         rows: list[Any] = []
         for start, stop in pairwise(starts.tolist()):
             rows.append(self._backend.encode(data[start:stop].tobytes()))
-        return Ragged(
-            np.concatenate(rows).view(np.int32), offsets_of([len(row) for row in rows])
-        )
+        offsets = offsets_of([len(row) for row in rows])
+        return Ragged(np.concatenate(rows).view(np.int32), offsets)
 
     @contextmanager
     def _turn(self, text: pa.LargeStringArray) -> Generator[bool]:
@@ -462,9 +475,8 @@ class GigatokenEngine:
             self._is_free.wait_for(lambda: self._users >= 0)
             offsets, _ = string_buffers(text)
             is_long = int(offsets[-1] - offsets[0]) >= _LONG * len(text)
-            is_alone = (
-                (len(text) <= FEW or is_long) and not self._threads and self._users == 0
-            )
+            is_quicker = len(text) <= FEW or is_long
+            is_alone = is_quicker and not self._threads and self._users == 0
             if is_alone:
                 self._users = -1
             else:
@@ -480,6 +492,7 @@ class GigatokenEngine:
                 self._is_free.notify_all()
 
     def _array(self, text: pa.LargeStringArray) -> Any:
+        """Return a batch as an awkward array over the same buffers."""
         # Long documents do not need awkward, whose import takes 0.25 CPU seconds.
         import awkward  # pyright: ignore[reportMissingTypeStubs]
 
@@ -492,7 +505,19 @@ class GigatokenEngine:
         return ak.Array(layout)
 
 
+def _without_special_tokens(files: TokenizerFiles) -> bytes:
+    """Return the tokenizer.json without its special added tokens."""
+    plain_tokens = [token for token in files.added_tokens if not token.get("special")]
+    spec = {**files.spec, "added_tokens": plain_tokens}
+    try:
+        return orjson.dumps(spec)
+    except TypeError:
+        # Half of a surrogate pair, or an integer of more than 64 bits.
+        return json.dumps(spec).encode()
+
+
 def _missing() -> MissingExtraError:
+    """Return the error for a package of gigatoken that is not installed."""
     return MissingExtraError(
         "tokenizer backend 'gigatoken' needs its packages: pip install 'tokenlake[etl]'"
     )
@@ -506,8 +531,10 @@ _LONG: Final = 6 << 10
 """Mean bytes of the documents in a batch from which on all are encoded one by one."""
 WINDOW: Final = 4096
 """Largest number of bytes of a text that are compared."""
+# Characters of a text, and ids, in a message.
 _SHOWN_TEXT: Final = 200
 _SHOWN_IDS: Final = 20
+# Names of the entries of a sample, for a message.
 _PARTS: Final = ("id", "the first byte of id", "the end of id")
 
 Sample = tuple[Int32] | tuple[Int32, Int64, Int64]
@@ -515,8 +542,7 @@ Sample = tuple[Int32] | tuple[Int32, Int64, Int64]
 
 
 def require_equal(engine: str, text: str, expected: Sample, got: Sample) -> None:
-    """Check that a backend gives the ids, and where they are compared the places, of
-    the reference.
+    """Check that a backend gives the ids of the reference, and the places if compared.
 
     Args:
         engine: Name of the backend.
@@ -527,12 +553,18 @@ def require_equal(engine: str, text: str, expected: Sample, got: Sample) -> None
     Raises:
         EngineMismatchError: The results differ.
     """
-    for part, expected_values, got_values in zip(_PARTS, expected, got, strict=False):
+    for part_name, expected_values, got_values in zip(
+        _PARTS, expected, got, strict=False
+    ):
         if np.array_equal(expected_values, got_values):
             continue
-        common = min(len(expected_values), len(got_values))
-        first = common
-        differences = np.flatnonzero(expected_values[:common] != got_values[:common])
+        # The first difference; of lists of different lengths it may be the end of the
+        # shorter one.
+        common_size = min(len(expected_values), len(got_values))
+        first = common_size
+        differences = np.flatnonzero(
+            expected_values[:common_size] != got_values[:common_size]
+        )
         if differences.size:
             first = int(differences[0])
 
@@ -541,8 +573,8 @@ def require_equal(engine: str, text: str, expected: Sample, got: Sample) -> None
         expected_shown = expected_values[shown].tolist()
         got_shown = got_values[shown].tolist()
         raise EngineMismatchError(
-            f"tokenizer backend {engine!r} differs from the reference 'tokenizers' from {part} {first} on: expected "
-            f"{expected_shown}, got {got_shown}, in the text {text[:_SHOWN_TEXT]!r}; this build must use "
+            f"tokenizer backend {engine!r} differs from the reference 'tokenizers' from {part_name} {first} on: "
+            f"expected {expected_shown}, got {got_shown}, in the text {text[:_SHOWN_TEXT]!r}; this build must use "
             "tokenizer_backend: tokenizers",
             engine=engine,
             text=text[:WINDOW],
@@ -559,7 +591,8 @@ def open_engine(
     threads: bool,
     reference: ReferenceEngine | None,
 ) -> GigatokenEngine:
-    """Open gigatoken for a tokenizer; see
-    :class:`tokenlake.etl.tokenizers.encoder.OpenEngine`.
+    """Open gigatoken for a tokenizer.
+
+    See :class:`tokenlake.etl.tokenizers.encoder.OpenEngine`.
     """
     return GigatokenEngine(files, literal=literal, threads=threads)

@@ -1,6 +1,6 @@
-"""Find the files of a tokenizer on disk or on the Hugging Face Hub, and read them
-without running the tokenizer.
+"""Find the files of a tokenizer on disk or on the Hugging Face Hub, and read them.
 
+The tokenizer is not run.
 Only the bytes of the files are kept (:class:`TokenizerFiles`). A dataset version stores
 them beside its data, and its fingerprint is computed from them. `transformers` is
 imported only if there is no tokenizer.json, and `huggingface_hub` only if the local
@@ -60,8 +60,9 @@ _CALL_KEYS: Final = ("is_local", "local_files_only")
 
 
 def converted(folder: Path, name: str) -> dict[str, bytes]:
-    """Convert the tokenizer in a folder with transformers. No code of the folder is
-    run.
+    """Convert the tokenizer in a folder with transformers.
+
+    No code of the folder is run.
 
     Args:
         folder: Folder with files of a tokenizer.
@@ -75,6 +76,7 @@ def converted(folder: Path, name: str) -> dict[str, bytes]:
         TokenizerError: transformers cannot load the folder, or has no fast tokenizer
             for it.
     """
+    # 1. Load it as a fast tokenizer.
     try:
         from transformers import AutoTokenizer
     except ImportError as error:
@@ -108,14 +110,16 @@ def converted(folder: Path, name: str) -> dict[str, bytes]:
             "expected one that transformers loads as a fast tokenizer",
             tokenizer=name,
         )
+
+    # 2. Save it to a temporary folder, and read the files.
+    files: dict[str, bytes] = {}
     with TemporaryDirectory() as target:
         tokenizer.save_pretrained(target)
-        files = {
-            path.name: path.read_bytes()
-            for path in Path(target).iterdir()
-            if path.is_file()
-        }
-    # The result must not depend on how transformers was called.
+        for path in Path(target).iterdir():
+            if path.is_file():
+                files[path.name] = path.read_bytes()
+
+    # 3. The result must not depend on how transformers was called.
     saved_config = files.get("tokenizer_config.json")
     if saved_config:
         config: dict[str, Any] = json.loads(saved_config)
@@ -127,6 +131,7 @@ def converted(folder: Path, name: str) -> dict[str, bytes]:
     return files
 
 
+# Files of a tokenizer that a version stores.
 KEPT_FILES: Final = (
     TOKENIZER_JSON,
     "tokenizer_config.json",
@@ -156,9 +161,9 @@ class TokenizerFiles:
     revision: str | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(
-            self, "files", MappingProxyType(dict(sorted(self.files.items())))
-        )
+        # Sorted, because the order of the files must not depend on the folder.
+        sorted_files = dict(sorted(self.files.items()))
+        object.__setattr__(self, "files", MappingProxyType(sorted_files))
         if TOKENIZER_JSON not in self.files:
             raise TokenizerError(
                 f"tokenizer {self.name!r}: no {TOKENIZER_JSON} among {sorted(self.files) or 'no files'}, and no file "
@@ -167,6 +172,7 @@ class TokenizerFiles:
             )
 
     def __reduce__(self) -> tuple[Any, ...]:
+        # A mapping proxy cannot be pickled.
         return _rebuild, (self.name, dict(self.files), self.revision)
 
     @classmethod
@@ -177,8 +183,9 @@ class TokenizerFiles:
         name: str | None = None,
         revision: str | None = None,
     ) -> TokenizerFiles:
-        """Read those of :data:`KEPT_FILES` that a directory holds, converted if there
-        is no tokenizer.json.
+        """Read the files of :data:`KEPT_FILES` that a directory holds.
+
+        Without a tokenizer.json, files that hold a vocabulary are converted.
 
         Args:
             directory: Directory.
@@ -193,21 +200,20 @@ class TokenizerFiles:
         folder = Path(directory)
         if name is None:
             name = str(folder)
-        present = {path.name for path in folder.iterdir() if path.is_file()}
-        needs_conversion = TOKENIZER_JSON not in present and not present.isdisjoint(
-            SLOW_FILES
-        )
+        file_names = {path.name for path in folder.iterdir() if path.is_file()}
+        has_slow_file = not file_names.isdisjoint(SLOW_FILES)
+        needs_conversion = TOKENIZER_JSON not in file_names and has_slow_file
 
         files: dict[str, bytes] = {}
         if needs_conversion:
-            from_transformers = converted(folder, name)
-            for file in KEPT_FILES:
-                if file in from_transformers:
-                    files[file] = from_transformers[file]
+            saved_files = converted(folder, name)
+            for file_name in KEPT_FILES:
+                if file_name in saved_files:
+                    files[file_name] = saved_files[file_name]
         else:
-            for file in KEPT_FILES:
-                if file in present:
-                    files[file] = read_bounded(folder / file, name)
+            for file_name in KEPT_FILES:
+                if file_name in file_names:
+                    files[file_name] = read_bounded(folder / file_name, name)
         return cls(name=name, files=files, revision=revision)
 
     @property
@@ -236,10 +242,13 @@ class TokenizerFiles:
                 text.
         """
         merged: dict[str, Any] = {}
-        for file in ("special_tokens_map.json", "tokenizer_config.json"):
-            values = self._parse(file)
-            require_config_shape(self.name, file, values)
-            merged |= {key: value for key, value in values.items() if value is not None}
+        for file_name in ("special_tokens_map.json", "tokenizer_config.json"):
+            entries = self._parse(file_name)
+            require_config_shape(self.name, file_name, entries)
+            # A null says nothing, and does not replace the entry of the other file.
+            merged |= {
+                key: entry for key, entry in entries.items() if entry is not None
+            }
         return merged
 
     @property
@@ -250,13 +259,12 @@ class TokenizerFiles:
 
     @cached_property
     def _ids(self) -> dict[str, int]:
+        """Ids by token, of the vocabulary and of the added tokens."""
         return ids_by_token(self.spec)
 
     @property
     def tokens(self) -> Iterable[str]:
-        """All tokens, of the vocabulary and added ones, as tokenizer.json spells
-        them.
-        """
+        """All tokens, of the vocabulary and added ones, as tokenizer.json has them."""
         return self._ids.keys()
 
     @property
@@ -302,10 +310,10 @@ class TokenizerFiles:
 
     @property
     def fill_id(self) -> int | None:
-        """The id that fills rows by default: that of padding, or that of EOS if
-        there is no padding token.
-        """
-        return self.eos_id if self.pad_id is None else self.pad_id
+        """Id that fills rows by default: that of padding, otherwise that of EOS."""
+        if self.pad_id is None:
+            return self.eos_id
+        return self.pad_id
 
     def matched_tokens(self, *, literal: bool) -> list[str]:
         """Return the contents of the added tokens that a text is searched for.
@@ -350,18 +358,21 @@ class TokenizerFiles:
         return TokenizerFiles(name=self.name, files=files, revision=self.revision)
 
     def _named(self, key: str) -> str | None:
-        value: Any = self.config.get(key)
-        if isinstance(value, dict):
-            return cast("dict[str, str]", value).get("content")
-        return value
+        """Return a named token, which is a text or an object with its content."""
+        entry: Any = self.config.get(key)
+        if isinstance(entry, dict):
+            return cast("dict[str, str]", entry).get("content")
+        return entry
 
     def _id(self, token: str | None) -> int | None:
+        """Return the id of a named token, None for no token or no id."""
         if token is None:
             return None
         return self._ids.get(token)
 
-    def _parse(self, file: str) -> dict[str, Any]:
-        return parse_json_object(self.name, file, self.files.get(file, b"{}"))
+    def _parse(self, file_name: str) -> dict[str, Any]:
+        """Return a JSON file as a dict, empty if the tokenizer has no such file."""
+        return parse_json_object(self.name, file_name, self.files.get(file_name, b"{}"))
 
 
 def read_bounded(path: Path, name: str) -> bytes:
@@ -377,9 +388,11 @@ def read_bounded(path: Path, name: str) -> bytes:
 def _rebuild(
     name: str, files: dict[str, bytes], revision: str | None
 ) -> TokenizerFiles:
+    """Return the files of a tokenizer that was pickled."""
     return TokenizerFiles(name=name, files=files, revision=revision)
 
 
+# "name" or "organization/name". A name that ends like a file is a missing file.
 _HUB_ID: Final = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 _FILE_SUFFIXES: Final = (".json", ".model", ".txt", ".tiktoken")
 
@@ -401,6 +414,8 @@ def load_tokenizer(name_or_path: str | os.PathLike[str]) -> TokenizerFiles:
         MissingExtraError: A download needs huggingface_hub or a conversion needs
             transformers, which is not installed.
     """
+    # 1. A path that exists. A file stands for its folder, unless it has a name of its
+    #    own.
     name = os.fspath(name_or_path)
     path = Path(name).expanduser()
     if path.is_dir():
@@ -418,7 +433,7 @@ def load_tokenizer(name_or_path: str | os.PathLike[str]) -> TokenizerFiles:
             name=name, files={TOKENIZER_JSON: read_bounded(path, name)}
         )
 
-    # Nothing on disk has this name, so it must be a Hub id.
+    # 2. Nothing on disk has this name, so it must be a Hub id.
     repo, _, revision = name.partition("@")
     if _HUB_ID.fullmatch(repo) is None or repo.endswith(_FILE_SUFFIXES):
         raise SourceNotFoundError(
@@ -433,9 +448,7 @@ def load_tokenizer(name_or_path: str | os.PathLike[str]) -> TokenizerFiles:
 
 
 def _near(path: Path) -> str:
-    """Return a clause with the names that are most similar to a path that does not
-    exist, "" if there are none.
-    """
+    """Return a clause with names that are similar to a missing path, "" for none."""
     # The deepest folder of the path that exists, and the part of the path that it
     # lacks.
     parent = path.parent
@@ -468,9 +481,11 @@ def _hub_cache() -> Path:
 
 
 def _cached_snapshot(repo: str, revision: str) -> Path | None:
-    """Return the cached snapshot of a branch, tag or commit if it holds a
-    tokenizer.json.
+    """Return the cached snapshot of a branch, tag or commit.
+
+    None if the cache has none with a tokenizer.json.
     """
+    # A revision becomes part of a path, which must stay in the cache.
     if "/" in revision or revision in ("", ".", ".."):
         return None
     folder = _hub_cache() / f"models--{repo.replace('/', '--')}"
@@ -485,6 +500,17 @@ def _cached_snapshot(repo: str, revision: str) -> Path | None:
 
 
 def _download(name: str, repo: str, revision: str) -> TokenizerFiles:
+    """Download the files of a tokenizer from the Hub.
+
+    Args:
+        name: Name that the user gave, for messages.
+        repo: Id of the repository.
+        revision: Branch, tag or commit.
+
+    Raises:
+        MissingExtraError: huggingface_hub is not installed.
+        SourceNotFoundError: The Hub does not give the files.
+    """
     try:
         from huggingface_hub import hf_hub_download, list_repo_files  # pyright: ignore[reportUnknownVariableType]
     except ImportError as error:
@@ -494,14 +520,14 @@ def _download(name: str, repo: str, revision: str) -> TokenizerFiles:
         ) from error
     try:
         repository_files = list_repo_files(repo, revision=revision)
-        names: set[str] = set(KEPT_FILES)
+        requested_names: set[str] = set(KEPT_FILES)
         if TOKENIZER_JSON not in repository_files:
             # Files for a conversion.
-            names.update(SLOW_FILES, ["config.json"])
+            requested_names.update(SLOW_FILES, ["config.json"])
         paths: list[Path] = []
-        for file in repository_files:
-            if file in names:
-                paths.append(Path(hf_hub_download(repo, file, revision=revision)))
+        for file_name in repository_files:
+            if file_name in requested_names:
+                paths.append(Path(hf_hub_download(repo, file_name, revision=revision)))
     except Exception as error:
         # The client of the Hub passes on the exceptions of its HTTP library, which
         # changes with releases.
@@ -518,6 +544,7 @@ def _download(name: str, repo: str, revision: str) -> TokenizerFiles:
     )
 
 
+# Named tokens that an object of transformers has as attributes.
 _NAMED: Final = (
     "bos_token",
     "eos_token",
@@ -530,8 +557,7 @@ _NAMED: Final = (
 
 
 def files_of(tokenizer: Any) -> TokenizerFiles:
-    """Return the files of a tokenizer that is given by its name, by its files or as an
-    object.
+    """Return the files of a tokenizer: from its name, its files or an object.
 
     Args:
         tokenizer: :class:`TokenizerFiles`, object that was loaded from them, Hub id,
@@ -549,30 +575,14 @@ def files_of(tokenizer: Any) -> TokenizerFiles:
 
     # An object of transformers or tokenizers.
     backend = getattr(tokenizer, "backend_tokenizer", tokenizer)
-    if type(backend).__module__.partition(".")[0] == "tokenizers" and not hasattr(
-        backend, "to_str"
-    ):
+    package = type(backend).__module__.partition(".")[0]
+    if package == "tokenizers" and not hasattr(backend, "to_str"):
         raise ConfigError(
             "tokenizer: got a tokenizers.Tokenizer of tokenizers 1.0, which does not export its tokenizer.json; "
             "pass the path of the tokenizer.json that it was loaded from, its folder or its Hub id"
         )
     if hasattr(backend, "to_str"):
-        settings: dict[str, str] = {}
-        for name in (*_NAMED, "padding_side", "chat_template"):
-            value = getattr(tokenizer, name, None)
-            if isinstance(value, str):
-                settings[name] = value
-        return TokenizerFiles(
-            name=str(
-                getattr(tokenizer, "name_or_path", "") or type(tokenizer).__name__
-            ),
-            files={
-                TOKENIZER_JSON: backend.to_str().encode(),
-                "tokenizer_config.json": json.dumps(
-                    settings, ensure_ascii=False
-                ).encode(),
-            },
-        )
+        return _files_of_object(tokenizer, backend)
 
     # A configuration or a path. Workers need not import the class of a configuration.
     name_or_path = getattr(tokenizer, "name_or_path", tokenizer)
@@ -585,3 +595,23 @@ def files_of(tokenizer: Any) -> TokenizerFiles:
         f"tokenizer: got a {type(tokenizer).__name__}, must be a Hub id, a path, a TokenizerConfig, or a fast "
         "tokenizer of transformers or tokenizers"
     )
+
+
+def _files_of_object(tokenizer: Any, backend: Any) -> TokenizerFiles:
+    """Return the files of a tokenizer of transformers or tokenizers.
+
+    Args:
+        tokenizer: Object, whose attributes are the settings.
+        backend: Its object of `tokenizers`, which exports tokenizer.json.
+    """
+    settings: dict[str, str] = {}
+    for attribute in (*_NAMED, "padding_side", "chat_template"):
+        setting = getattr(tokenizer, attribute, None)
+        if isinstance(setting, str):
+            settings[attribute] = setting
+    name = getattr(tokenizer, "name_or_path", "") or type(tokenizer).__name__
+    files = {
+        TOKENIZER_JSON: backend.to_str().encode(),
+        "tokenizer_config.json": json.dumps(settings, ensure_ascii=False).encode(),
+    }
+    return TokenizerFiles(name=str(name), files=files)

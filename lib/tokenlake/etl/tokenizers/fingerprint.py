@@ -44,6 +44,8 @@ FINGERPRINT_TEXTS: Final = (
     "https://example.org/a/b?c=d&e=%20f#g user@example.org",
     "\ufeffbom \ufffd \u2028 \u0085 end",
 )
+# Words, white space and signs of many kinds: each list has one entry of a kind that a
+# pre-tokenizer may treat in its own way.
 _WORDS: Final = [
     "a",
     "Ab",
@@ -95,24 +97,32 @@ _SIGNS: Final = [
     "<",
     "</s>",
 ]
+# Numbers of repetitions, around the sizes of blocks that implementations read.
 _SIGN_COUNTS: Final = (1, 2, 5, 33)
 _RUN_UNITS: Final = ("a", "ab", " ", "\n", "0", "=-", "\u4e00", "\u2581", "\t")
 _RUN_COUNTS: Final = (2, 3, 15, 16, 17, 63, 64, 65, 257)
 
 
 def adversarial_texts() -> list[str]:
-    """Return about 500 short texts that hold the borders where pre-tokenizers split
-    differently.
-    """
-    # Two words around each kind of white space.
-    pairs = [
-        left + gap + right for left, gap, right in product(_WORDS, _GAPS, _WORDS[::3])
-    ]
-    # Signs between white space, and repeated.
-    signs = [f"x{gap}{sign}{gap}y" for sign, gap in product(_SIGNS, _GAPS)]
-    signs += [sign * count for sign, count in product(_SIGNS, _SIGN_COUNTS)]
-    # Long runs, around the sizes of the blocks that implementations read.
-    runs = [unit * count for unit, count in product(_RUN_UNITS, _RUN_COUNTS)]
+    """Return about 500 short texts that pre-tokenizers split differently."""
+    # 1. Two words around each kind of white space.
+    pairs: list[str] = []
+    for left, gap, right in product(_WORDS, _GAPS, _WORDS[::3]):
+        pairs.append(left + gap + right)
+
+    # 2. Signs between white space, and repeated.
+    signs: list[str] = []
+    for sign, gap in product(_SIGNS, _GAPS):
+        signs.append(f"x{gap}{sign}{gap}y")
+    for sign, count in product(_SIGNS, _SIGN_COUNTS):
+        signs.append(sign * count)
+
+    # 3. Long runs of one character or two.
+    runs: list[str] = []
+    for unit, count in product(_RUN_UNITS, _RUN_COUNTS):
+        runs.append(unit * count)
+
+    # 4. All of these, and each kind as one long text.
     return [
         *FINGERPRINT_TEXTS,
         *pairs,
@@ -129,8 +139,9 @@ _PROBE_IDS: Final = 16
 
 
 def describe(files: TokenizerFiles) -> dict[str, Any]:
-    """Describe a tokenizer in values of JSON. Everything but ``name`` and ``revision``
-    is its identity.
+    """Describe a tokenizer in values of JSON.
+
+    Everything but ``name`` and ``revision`` is its identity.
 
     Returns:
         A dict with these keys:
@@ -148,6 +159,7 @@ def describe(files: TokenizerFiles) -> dict[str, Any]:
         TokenizerError: The tokenizer does not load, or a named token has another id in
             its files than in the backend.
     """
+    # 1. The ids around a document.
     reference = ReferenceEngine(files)
     prefix: list[int] | None = None
     suffix: list[int] | None = None
@@ -157,24 +169,27 @@ def describe(files: TokenizerFiles) -> dict[str, Any]:
         prefix = list(before)
         suffix = list(after)
     _require_same_ids(files, reference)
-    literal = _probe(reference)
-    encode = _probe(reference.with_mode(literal=False))
+
+    # 2. The ids of fixed texts. The JSON form is hashed, so it must never change.
+    literal_ids = _probe(reference)
     behaviour = {
-        "literal": literal,
-        "encode": encode,
+        "literal": literal_ids,
+        "encode": _probe(reference.with_mode(literal=False)),
         "prefix": prefix,
         "suffix": suffix,
     }
+    behaviour_json = json.dumps(behaviour, separators=(",", ":")).encode()
+
+    # 3. The files.
+    file_hashes: dict[str, str] = {}
+    for file_name, content in files.files.items():
+        file_hashes[file_name] = hashlib.sha256(content).hexdigest()
     return {
         "name": files.name,
         "revision": files.revision,
-        "files": {
-            name: hashlib.sha256(data).hexdigest() for name, data in files.files.items()
-        },
-        "probe": hashlib.sha256(
-            json.dumps(behaviour, separators=(",", ":")).encode()
-        ).hexdigest(),
-        "probe_ids": list(chain.from_iterable(literal))[:_PROBE_IDS],
+        "files": file_hashes,
+        "probe": hashlib.sha256(behaviour_json).hexdigest(),
+        "probe_ids": list(chain.from_iterable(literal_ids))[:_PROBE_IDS],
         "prefix": prefix,
         "suffix": suffix,
         "vocab_size": files.vocab_size,
@@ -186,11 +201,11 @@ def describe(files: TokenizerFiles) -> dict[str, Any]:
 
 def identity(description: dict[str, Any]) -> dict[str, Any]:
     """Return the part of :func:`describe` that is identity."""
-    return {
-        key: value
-        for key, value in description.items()
-        if key not in ("name", "revision")
-    }
+    parts = dict(description)
+    # The name that a user gave, and the commit of equal files.
+    parts.pop("name", None)
+    parts.pop("revision", None)
+    return parts
 
 
 def special_ids(
@@ -199,8 +214,7 @@ def special_ids(
     eos: int | None,
     pad: int | None,
 ) -> dict[str, Any]:
-    """Return the ids of EOS and padding in a build, and whether packing must append
-    EOS.
+    """Return the ids of EOS and padding in a build, and whether packing appends EOS.
 
     Args:
         files: Tokenizer.
@@ -210,7 +224,8 @@ def special_ids(
             tokenizer, otherwise that of EOS.
 
     Returns:
-        ``eos_id``, -1 for none; ``pad_id``; and ``append_eos``, a bool.
+        ``eos_id``, -1 for none; ``pad_id``; and ``append_eos``, a bool: False if the
+        post-processor ends a document with EOS already.
     """
     if eos is None:
         eos = files.eos_id
@@ -227,16 +242,16 @@ def _probe(reference: ReferenceEngine) -> list[list[int]]:
     """Return the ids of each of :data:`FINGERPRINT_TEXTS`."""
     # `pa.array` imports pandas (0.25 CPU seconds), which nothing else of a plan or of
     # `verify` needs.
-    texts = [text.encode() for text in FINGERPRINT_TEXTS]
-    array = text_over(
-        offsets_of([len(text) for text in texts]), pa.py_buffer(b"".join(texts))
-    )
+    contents = [text.encode() for text in FINGERPRINT_TEXTS]
+    offsets = offsets_of([len(content) for content in contents])
+    array = text_over(offsets, pa.py_buffer(b"".join(contents)))
     return [ids.tolist() for ids in reference.encode(array).rows()]
 
 
 def _require_same_ids(files: TokenizerFiles, reference: ReferenceEngine) -> None:
-    """Check that the backend gives the named tokens the ids of the files, from which
-    packing takes EOS and padding.
+    """Check that the backend gives the named tokens the ids of the files.
+
+    Packing takes EOS and padding from the files.
 
     Raises:
         TokenizerError: An id differs.

@@ -81,19 +81,25 @@ WORDS_BESIDE_FAST_FROM: Final = 16 << 20
 """The same for cached words where tokenizers 1.0 is the reference."""
 # The reference encodes 2-4 MB/s: with this the probe stays below two seconds.
 SAMPLE_BYTES: Final = 2 << 20
+# Number of added tokens that are probed.
 _ADDED_TOKENS: Final = 512
-_APART: Final = 1024  # texts that are probed a few at a time
+# Number of texts that are probed in batches of a few.
+_APART: Final = 1024
 # Offsets cost the reference three times as much as ids alone.
 _PLACED: Final = 10
 _PLACED_BYTES: Final = 1 << 18
+# Packages whose versions may change the result of a probe.
 _PACKAGES: Final = ("gigatoken", "tokenizers", "numba", "numpy", "pyarrow")
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class EngineChoice:
-    """Which backend runs ("words", "segments", "gigatoken" or "tokenizers"), and
-    why.
+    """Backend that runs, and the reason.
+
+    Attributes:
+        engine: "words", "segments", "gigatoken" or "tokenizers".
+        reason: Reason for this backend, for the log of a build.
     """
 
     engine: str
@@ -165,11 +171,10 @@ def likely_encoder(
     *,
     add_special_tokens: bool = True,
 ) -> Encoder:
-    """Return an encoder of the backend that :func:`choose_encoder` takes unless a probe
-    fails; nothing is probed.
+    """Return an encoder of the backend that :func:`choose_encoder` would take.
 
-    Its ids may be used only if the gate chooses the same backend. Arguments are those
-    of :func:`choose_encoder`.
+    Nothing is probed. Its ids may be used only if the gate chooses the same backend.
+    Arguments are those of :func:`choose_encoder`.
 
     Raises:
         TokenizerError, MissingExtraError: The backend does not load.
@@ -194,6 +199,11 @@ def _chosen(
     places: bool,
     probes: DiskCache | None,
 ) -> tuple[EngineChoice, IdEngine | None, Locator | None]:
+    """Return the backend that runs, loaded, and its locator.
+
+    The backend is None for "tokenizers". The locator is None without places.
+    """
+    # 1. A candidate: the fastest that supports the tokenizer, or the requested one.
     if requested == "tokenizers":
         return EngineChoice("tokenizers", "requested"), None, None
     files = reference.files
@@ -212,36 +222,39 @@ def _chosen(
                 tokenizer=files.name,
                 reason=reason,
             )
+
+    # 2. Load and probe it. Without a request the reference takes the place of a
+    #    backend that fails.
     try:
         try:
             fast = fast_engine(engine, files, literal=literal, reference=reference)
         except MissingExtraError:
             # The segment cache cannot run, and was not requested: gigatoken takes its
             # place.
-            is_replaceable = (
-                engine == "segments"
-                and requested == "auto"
-                and model_type(files) == "BPE"
-            )
+            was_proposed = engine == "segments" and requested == "auto"
+            is_replaceable = was_proposed and model_type(files) == "BPE"
             if not is_replaceable or objection(files, literal=literal) is not None:
                 raise
             engine = "gigatoken"
             fast = fast_engine("gigatoken", files, literal=literal)
-        locator = Locator(reference, engine) if places else None
-        texts = [*_made_up(files), *_bounded(sample_texts)]
-        # The segment cache is for large inputs, of which a probe is no part worth
-        # remembering.
+        locator: Locator | None = None
+        if places:
+            locator = Locator(reference, engine)
+        texts = [*_probe_texts(files), *_bounded(sample_texts)]
+        # The segment cache runs on large inputs, beside which a probe takes no time.
         if probes is None or engine == "segments":
             _compare(engine, fast, reference, sample_texts, locator)
         else:
-            key = _probe_key(files, texts, (engine, literal, places))
-            if not probes.contains(key):
+            probe_key = _probe_key(files, texts, (engine, literal, places))
+            if not probes.contains(probe_key):
                 _compare(engine, fast, reference, sample_texts, locator)
-                probes.put(key, True)
+                probes.put(probe_key, True)
     except (TokenizerError, MissingExtraError) as error:
         if requested == engine:
             raise
         return EngineChoice("tokenizers", f"{engine} failed: {error}"), None, None
+
+    # 3. The reason, for the log.
     compared = len(_unguarded(files, texts, engine))
     reason = f"on the allow-list, equal to the reference on {compared:,} probe texts"
     if engine == "words":
@@ -252,19 +265,34 @@ def _chosen(
 def _fastest(
     files: TokenizerFiles, size: int, *, literal: bool
 ) -> tuple[str | None, str]:
-    """Return the fastest backend for a tokenizer and so many bytes of text, or None
-    and why there is none.
+    """Return the fastest backend for a tokenizer.
+
+    Args:
+        files: Tokenizer.
+        size: Approximate bytes of text in the build.
+        literal: Whether special tokens are plain text.
+
+    Returns:
+        Name of the backend and ""; or None and the reason why there is only the
+        reference.
     """
     if not exports_parts():
         return _fastest_beside_fast_reference(files, size, literal=literal)
+
+    # 1. The segment cache for large inputs, else gigatoken.
     if model_type(files) != "BPE":
-        candidate = "segments" if size >= WORDS_FROM else "gigatoken"
+        is_large = size >= WORDS_FROM
     else:
         is_large = size >= SEGMENTS_FROM and is_sentencepiece(files)
-        candidate = "segments" if is_large else "gigatoken"
+    candidate = "gigatoken"
+    if is_large:
+        candidate = "segments"
     reason = objection(files, candidate, literal=literal)
     if reason is None:
         return candidate, ""
+
+    # 2. Cached words for BPE that gigatoken does not support, unless the input is too
+    #    small to be worth their start.
     why_not = f"not for {candidate}: {reason}"
     if model_type(files) != "BPE":
         return None, why_not
@@ -287,8 +315,10 @@ def _fastest(
 def _fastest_beside_fast_reference(
     files: TokenizerFiles, size: int, *, literal: bool
 ) -> tuple[str | None, str]:
-    """Return the same where tokenizers 1.0 is the reference, which is slow in
-    SentencePiece's style only.
+    """Return the fastest backend where tokenizers 1.0 is the reference.
+
+    That is slow in SentencePiece's style only. Arguments and result are those of
+    :func:`_fastest`.
     """
     reference = f"tokenizers {tokenizers_version()}"
     if model_type(files) != "BPE" or not is_sentencepiece(files):
@@ -318,10 +348,10 @@ def _compare(
     sample_texts: Sequence[str],
     locator: Locator | None,
 ) -> None:
-    """Compare ids, and where a locator is given places, with the reference.
+    """Compare ids, and with a locator also places, with those of the reference.
 
     Raises:
-        EngineMismatchError: On the first difference.
+        EngineMismatchError: The backends differ.
     """
     probe(engine, fast, reference, sample_texts)
     if locator is not None:
@@ -332,31 +362,29 @@ def _probe_key(
     files: TokenizerFiles, texts: Sequence[str], settings: tuple[str, bool, bool]
 ) -> str:
     """Return a hash of everything that the result of a probe depends on."""
-    digest = hashlib.sha256(_world())
-    for part in (
-        files.json_bytes,
-        repr(settings).encode(),
-        *(text.encode() for text in texts),
-    ):
-        digest.update(len(part).to_bytes(8, "little") + part)
+    digest = hashlib.sha256(_environment())
+    contents = [files.json_bytes, repr(settings).encode()]
+    contents += [text.encode() for text in texts]
+    # Each size comes first, so that no two lists of contents have the same bytes.
+    for content in contents:
+        digest.update(len(content).to_bytes(8, "little") + content)
     return digest.hexdigest()
 
 
 @cache
-def _world() -> bytes:
-    """Return the versions and the code that a probe depends on; the code, because
-    versions stay while it is written.
+def _environment() -> bytes:
+    """Return a hash of the versions and the code that a probe depends on.
+
+    The code is a part of it because it changes while the version stays, during
+    development.
     """
-    code = sorted(Path(__file__).parent.rglob("*.py"))
-    facts = [
-        __version__,
-        platform.python_version(),
-        platform.machine(),
-        *map(_installed, _PACKAGES),
-    ]
-    return hashlib.sha256(
-        "\n".join(facts).encode() + b"".join(path.read_bytes() for path in code)
-    ).digest()
+    versions = [__version__, platform.python_version(), platform.machine()]
+    for package in _PACKAGES:
+        versions.append(_installed(package))
+    digest = hashlib.sha256("\n".join(versions).encode())
+    for path in sorted(Path(__file__).parent.rglob("*.py")):
+        digest.update(path.read_bytes())
+    return digest.digest()
 
 
 def _installed(package: str) -> str:
@@ -373,15 +401,16 @@ def probe(
     reference: ReferenceEngine,
     sample_texts: Sequence[str] = (),
 ) -> int:
-    """Compare the backends on adversarial texts and documents; return how many texts
-    were compared.
+    """Compare the backends on adversarial texts and documents.
+
+    Returns:
+        Number of texts that were compared.
 
     Raises:
         EngineMismatchError: The backends differ.
     """
-    texts = _unguarded(
-        reference.files, [*_made_up(reference.files), *_bounded(sample_texts)], engine
-    )
+    candidates = [*_probe_texts(reference.files), *_bounded(sample_texts)]
+    texts = _unguarded(reference.files, candidates, engine)
     strings = [str(text) for text in texts]
 
     # Small batches, then one large one: backends may encode these in different ways.
@@ -389,9 +418,8 @@ def probe(
     edges = [*range(0, min(len(texts), _APART), FEW), len(texts)]
     for first, last in pairwise(edges):
         rows += fast.encode(text_of_strings(strings[first:last])).rows()
-    for text, ids, expected in zip(
-        strings, rows, reference.encode(texts).rows(), strict=True
-    ):
+    expected_rows = reference.encode(texts).rows()
+    for text, ids, expected in zip(strings, rows, expected_rows, strict=True):
         require_equal(engine, text, (expected,), (ids,))
     return len(texts)
 
@@ -399,14 +427,16 @@ def probe(
 def probe_places(
     engine: str, fast: IdEngine, locator: Locator, sample_texts: Sequence[str] = ()
 ) -> None:
-    """Compare the places of tokens, in a tenth of the texts of :func:`probe` and in the
-    beginnings of the documents.
+    """Compare the places of tokens with those of the reference.
+
+    The texts are a tenth of those of :func:`probe`, and the beginnings of documents.
 
     Raises:
         EngineMismatchError: The backends differ.
     """
     files = locator.reference.files
-    candidates = [*_made_up(files)[::_PLACED], *_bounded(sample_texts, _PLACED_BYTES)]
+    candidates = _probe_texts(files)[::_PLACED]
+    candidates += _bounded(sample_texts, _PLACED_BYTES)
     texts = _unguarded(files, candidates, engine)
     located = locator.of_texts(fast, texts)
     expected = locator.reference.places(texts)
@@ -414,13 +444,13 @@ def probe_places(
         require_equal(engine, str(text), expected_result, result)
 
 
-def _made_up(files: TokenizerFiles) -> list[str]:
+def _probe_texts(files: TokenizerFiles) -> list[str]:
     """Return adversarial texts, and texts with added tokens."""
-    added = [token["content"] for token in files.added_tokens[:_ADDED_TOKENS]]
-    return [
-        *adversarial_texts(),
-        *(f"a{token}b {token} {token}{token}" for token in added),
-    ]
+    texts = adversarial_texts()
+    for added_token in files.added_tokens[:_ADDED_TOKENS]:
+        token = added_token["content"]
+        texts.append(f"a{token}b {token} {token}{token}")
+    return texts
 
 
 def _unguarded(
@@ -434,8 +464,9 @@ def _unguarded(
 
 
 def _bounded(texts: Sequence[str], size: int = SAMPLE_BYTES) -> Iterator[str]:
-    """Yield the beginnings of texts, each of a window at least, with `size`
-    characters in total.
+    """Yield the beginnings of texts, with `size` characters in total.
+
+    Each beginning has a window at least. So of many texts only the first ones are used.
     """
     share = max(WINDOW, size // max(1, len(texts)))
     return islice((text[:share] for text in texts), size // share)

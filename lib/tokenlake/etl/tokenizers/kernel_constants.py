@@ -11,6 +11,10 @@ MARK: Final = 0x2581
 where a text holds it.
 """
 PAIR_WORDS: Final = 1 << 14
-"""Number of uint64 words of the set of pairs: 2^20 bits."""
+"""Number of uint64 words in the set of character pairs: 2^20 bits, of which the
+vocabulary of Llama 2 sets 0.13%. A collision costs a cut and changes no ids.
+"""
 FILTER_WORDS: Final = 1 << 16
-"""Number of uint64 words of the set of pairs that merges join: 2^22 bits, 512 KiB."""
+"""Number of uint64 words in the set of pairs that merges join: 2^22 bits, 512 KiB,
+which stay in the processor's cache.
+"""

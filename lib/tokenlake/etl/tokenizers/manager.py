@@ -48,10 +48,10 @@ class LoadedTokenizer:
     def encode(
         self, text: pa.LargeStringArray, config: TokenizerConfig | None = None
     ) -> Ragged:
-        """Return the ids of texts, truncated and surrounded by special tokens, without
-        padding.
+        """Return the ids of texts, without padding.
 
-        The string of a special token inside a text is plain text.
+        They are truncated, and surrounded by special tokens. The string of a special
+        token inside a text is plain text.
 
         Args:
             text: large_string[n], no nulls.
@@ -63,21 +63,26 @@ class LoadedTokenizer:
             EngineMismatchError: The fast backend differs from the reference on a
                 sampled text.
         """
+        # 1. The ids of the texts alone.
         config = config or self.config
         encoder = self._encoder(config.add_special_tokens)
         encoded = encoder.encode(text)
         count = len(encoded)
         ids = Ragged(encoded.ids, encoded.offsets)
+
+        # 2. Truncate them. The special tokens around a text count.
         if config.truncation is not False:
             special_count = len(encoder.prefix) + len(encoder.suffix)
-            room = (config.max_length or DEFAULT_MAX_LENGTH) - special_count
-            if room < 1:
+            text_length = (config.max_length or DEFAULT_MAX_LENGTH) - special_count
+            if text_length < 1:
                 raise ConfigError(
                     f"max_length: {config.max_length} leaves no room for text besides the {special_count} special "
                     f"tokens that tokenizer {self.files.name!r} adds; make it larger, or use "
                     "add_special_tokens=False"
                 )
-            ids = ids.cut(np.full(count, room))
+            ids = ids.cut(np.full(count, text_length))
+
+        # 3. Put the special tokens around them.
         prefixes = Ragged.alike(encoder.prefix, count)
         suffixes = Ragged.alike(encoder.suffix, count)
         return Ragged.joined([prefixes, ids, suffixes])
@@ -88,8 +93,7 @@ class LoadedTokenizer:
 
     @property
     def pad_id(self) -> int:
-        """The id that fills rows: the padding token of the tokenizer, or its EOS token
-        if it has no padding token.
+        """Id that fills rows: that of padding, otherwise that of EOS.
 
         Raises:
             TokenizerError: The tokenizer has neither.
@@ -113,6 +117,7 @@ class LoadedTokenizer:
         return side == "left"
 
     def _encoder(self, add_special_tokens: bool) -> Encoder:
+        """Return the encoder with or without special tokens, which is loaded once."""
         if add_special_tokens not in self._encoders:
             _, encoder = choose_encoder(
                 self.files, add_special_tokens=add_special_tokens
@@ -161,8 +166,9 @@ class TokenizerManager:
         config = tokenizer
         if not isinstance(tokenizer, TokenizerConfig):
             config = TokenizerConfig(name_or_path=files.name)
-        key = (content_hash(files), config.model_dump_json())
-        return self._loaded.setdefault(key, LoadedTokenizer(files, config))
+        # Equal files with other options are another tokenizer.
+        cache_key = (content_hash(files), config.model_dump_json())
+        return self._loaded.setdefault(cache_key, LoadedTokenizer(files, config))
 
     def tokenize_text(
         self,
@@ -231,9 +237,10 @@ class TokenizerManager:
         columns = with_masks(ids, loaded, config)
         if return_tensors:
             return columns
+        # Rows are arrays; a caller that asks for no arrays gets lists of Python ints.
         lists: dict[str, Any] = {}
-        for name, rows in columns.items():
-            lists[name] = [row.tolist() for row in rows]
+        for column_name, rows in columns.items():
+            lists[column_name] = [row.tolist() for row in rows]
         return lists
 
 
@@ -268,7 +275,11 @@ def with_masks(
 def _padded(
     ragged: Ragged, loaded: LoadedTokenizer, config: TokenizerConfig
 ) -> dict[str, Any]:
-    """Pad rows to the width of the options; a longer row keeps its length."""
+    """Pad rows to the width of the options.
+
+    A longer row keeps its length.
+    """
+    # 1. The width, the id and the side.
     longest = int(ragged.lengths.max(initial=0))
     width = longest
     if config.padding == "max_length":
@@ -276,24 +287,26 @@ def _padded(
     pad_id = loaded.pad_id
     is_left = loaded.pads_left(config)
 
+    # 2. One array for rows of one length.
     if longest <= width:
         ids, is_text = ragged.rectangle(width, pad_id, left=is_left)
         return {"input_ids": ids, "attention_mask": is_text.astype(np.int32)}
 
-    # Rows of several lengths cannot be one array.
+    # 3. Rows of several lengths cannot be one array.
     all_ids: list[Any] = []
     masks: list[Any] = []
     for row in ragged.rows():
-        alone = Ragged(row, np.array([0, len(row)]))
-        ids, is_text = alone.rectangle(max(width, len(row)), pad_id, left=is_left)
+        one_row = Ragged(row, np.array([0, len(row)]))
+        ids, is_text = one_row.rectangle(max(width, len(row)), pad_id, left=is_left)
         all_ids.append(ids[0])
         masks.append(is_text[0].astype(np.int32))
     return {"input_ids": all_ids, "attention_mask": masks}
 
 
 def compute_tokenizer_hash(tokenizer: Any) -> str:
-    """Return a hash (sha256, hex) of the files of a tokenizer and of its ids of fixed
-    texts, without its name.
+    """Return a hash (sha256, hex) of a tokenizer: of its files and its behaviour.
+
+    The behaviour is the ids of fixed texts. The name is not part of it.
 
     Args:
         tokenizer: Tokenizer, as in :meth:`TokenizerManager.get_tokenizer`. An object of
@@ -305,21 +318,19 @@ def compute_tokenizer_hash(tokenizer: Any) -> str:
         TokenizerError: Its files are not those of a tokenizer.
         MissingExtraError: A package that opens it is not installed.
     """
-    files = (
-        tokenizer.files
-        if isinstance(tokenizer, LoadedTokenizer)
-        else files_of(tokenizer)
-    )
+    if isinstance(tokenizer, LoadedTokenizer):
+        files = tokenizer.files
+    else:
+        files = files_of(tokenizer)
     return hashlib.sha256(canonical_json(identity(describe(files)))).hexdigest()
 
 
 def content_hash(files: TokenizerFiles) -> str:
     """Return a hash of a tokenizer's files."""
-    parts = [
-        f"{name} {hashlib.sha256(data).hexdigest()}"
-        for name, data in files.files.items()
-    ]
-    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+    lines: list[str] = []
+    for file_name, content in files.files.items():
+        lines.append(f"{file_name} {hashlib.sha256(content).hexdigest()}")
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 
 @final
@@ -328,7 +339,7 @@ class Decoder:
 
     Args:
         tokenizer_json: Content of the version's tokenizer.json.
-        name: Place of this file, for messages.
+        name: Path of this file, for messages.
     """
 
     def __init__(self, tokenizer_json: bytes, name: str) -> None:
@@ -352,6 +363,7 @@ class Decoder:
             ConfigError: Its sources have different tokenizers, and none is named.
         """
         version = f"{manifest.dataset}@v{manifest.version}"
+        # Each source has a folder below that of the tokenizers, unless all share one.
         folder = ""
         if source is not None:
             folder = manifest.tokenizer[source].get("folder", "")
@@ -394,24 +406,23 @@ class Decoder:
 
     @cached_property
     def _tokenizer(self) -> Backend:
+        """Backend, which is loaded when the first ids are decoded."""
         return open_backend(self._name, self._json)
 
     def text(self, ids: Iterable[int]) -> str:
-        """Return the text of ids; bytes that are not a whole character become
-        U+FFFD.
+        """Return the text of ids.
+
+        Bytes that are not a whole character become U+FFFD.
         """
         return self._tokenizer.decode(list(ids))
 
 
 def _tokenizers(manifest: Manifest, folder: str) -> dict[str, str]:
-    """Return the different tokenizers of a version: sha256 -> the first path of
-    each.
-    """
+    """Return the different tokenizers of a version: sha256 -> first path of each."""
     paths: dict[str, str] = {}
     # From the last path to the first, so that the first of equal files stays.
     for path, entry in sorted(manifest.other_files.items(), reverse=True):
-        if path.startswith(f"{TOKENIZER}/{folder}") and path.endswith(
-            f"/{TOKENIZER_JSON}"
-        ):
+        is_in_folder = path.startswith(f"{TOKENIZER}/{folder}")
+        if is_in_folder and path.endswith(f"/{TOKENIZER_JSON}"):
             paths[entry.sha256] = path
     return paths

@@ -1,5 +1,4 @@
-"""Spans of texts, the bytes of a text that each token holds, and the tokens that a span
-touches.
+"""Spans of texts, the bytes that each token holds, and the tokens of a span.
 
 In the forms of the allow-list, and of most tokenizers whose words can be cached, the
 size of a token in bytes follows from its id. Byte-level BPE spells every byte of a text
@@ -110,12 +109,12 @@ class Spans:
 
     def slice(self, first: int, last: int) -> Self:
         """Return the spans of texts ``first`` to ``last`` (exclusive)."""
-        begin = int(self.offsets[first])
-        end = int(self.offsets[last])
+        first_span = int(self.offsets[first])
+        last_span = int(self.offsets[last])
         return type(self)(
-            self.offsets[first : last + 1] - begin,
-            self.start[begin:end],
-            self.stop[begin:end],
+            self.offsets[first : last + 1] - first_span,
+            self.start[first_span:last_span],
+            self.stop[first_span:last_span],
         )
 
     def select(self, mask: Bools) -> Self:
@@ -123,13 +122,15 @@ class Spans:
         return self.take(np.flatnonzero(mask))
 
     def take(self, order: Int64) -> Self:
-        """Return the spans of the texts with the given numbers (int64[m]), in their
-        order.
+        """Return the spans of some texts.
+
+        Args:
+            order: int64[m], numbers of the texts, in the order of the result.
         """
         counts = np.diff(self.offsets)[order]
         offsets = offsets_of(counts)
-        inside = places(self.offsets[:-1][order], counts)
-        return type(self)(offsets, self.start[inside], self.stop[inside])
+        span_numbers = places(self.offsets[:-1][order], counts)
+        return type(self)(offsets, self.start[span_numbers], self.stop[span_numbers])
 
     @classmethod
     def concat(cls, parts: Sequence[Self]) -> Self:
@@ -147,19 +148,20 @@ def byte_spans(text: str, spans: Sequence[Span]) -> list[Span]:
         text: Text.
         spans: Spans of characters, ascending and disjoint.
     """
+    # Of ASCII, characters are bytes.
     not_empty = [(start, stop) for start, stop in spans if start < stop]
     if text.isascii():
         return not_empty
     in_bytes: list[Span] = []
     # The end of the last span, in characters and in bytes.
-    last_character = 0
-    last_byte = 0
+    character_end = 0
+    byte_end = 0
     for start, stop in not_empty:
-        begin = last_byte + len(text[last_character:start].encode())
+        begin = byte_end + len(text[character_end:start].encode())
         end = begin + len(text[start:stop].encode())
         in_bytes.append((begin, end))
-        last_character = stop
-        last_byte = end
+        character_end = stop
+        byte_end = end
     return in_bytes
 
 
@@ -186,8 +188,9 @@ class Located:
     ordered: bool = True
 
     def places(self) -> tuple[Int64, Int64]:
-        """Return where each token begins and ends in its text: int64[total] and
-        int64[total], bytes.
+        """Return the beginning and the end of each token in its text.
+
+        They are int64[total] each, in bytes of whole characters.
         """
         base = np.repeat(string_buffers(self.text)[0][:-1], np.diff(self.offsets))
         start, stop = whole_characters(self.text, self.start, self.stop)
@@ -208,8 +211,8 @@ class Located:
 
         Args:
             rows: Numbers of the rows.
-            placed: Ids of each of these rows, and the first byte and the end of each in
-                its text.
+            placed: Ids of each of these rows, and the first byte and the end of each id
+                in the text of the row.
         """
         begins = string_buffers(self.text)[0]
         start = self.start.copy()
@@ -237,13 +240,14 @@ class Locator:
 
     def by_reference(self, text: pa.LargeStringArray) -> Iterator[Located]:
         """Encode and locate by the reference alone, a part of the batch at a time."""
-        for first, last in blocks(string_buffers(text)[0], BATCH_BYTES):
-            part = text.slice(first, last - first)
-            rows = self.reference.places(part)
+        for first_row, last_row in blocks(string_buffers(text)[0], BATCH_BYTES):
+            batch = text.slice(first_row, last_row - first_row)
+            rows = self.reference.places(batch)
             offsets = offsets_of([len(ids) for ids, _, _ in rows])
             ids = np.concatenate([ids for ids, _, _ in rows])
-            nowhere = np.zeros(len(ids), np.int64)
-            located = Located(part, offsets, ids, nowhere, nowhere)
+            no_places = np.zeros(len(ids), np.int64)
+            # Places of the whole batch, which all rows replace by theirs.
+            located = Located(batch, offsets, ids, no_places, no_places)
             yield located.with_rows(np.arange(len(rows)), rows)
 
     def by_ids(
@@ -263,19 +267,22 @@ class Locator:
             EngineMismatchError: The reference gives other ids to a row whose places it
                 has to give.
         """
-        for first, last in blocks(encoded.offsets, _BLOCK):
-            begin = int(encoded.offsets[first])
-            end = int(encoded.offsets[last])
-            part = Ragged(
-                encoded.ids[begin:end], encoded.offsets[first : last + 1] - begin
+        for first_row, last_row in blocks(encoded.offsets, _BLOCK):
+            first_id = int(encoded.offsets[first_row])
+            last_id = int(encoded.offsets[last_row])
+            block_ids = Ragged(
+                encoded.ids[first_id:last_id],
+                encoded.offsets[first_row : last_row + 1] - first_id,
             )
-            guarded_rows = guarded[(guarded >= first) & (guarded < last)] - first
-            yield self._block(text.slice(first, last - first), part, guarded_rows)
+            guarded_rows = (
+                guarded[(guarded >= first_row) & (guarded < last_row)] - first_row
+            )
+            yield self._block(
+                text.slice(first_row, last_row - first_row), block_ids, guarded_rows
+            )
 
     def of_texts(self, engine: IdEngine, texts: pa.LargeStringArray) -> list[Placed]:
-        """Encode texts by a backend, each by itself, and locate them as
-        :meth:`by_ids`.
-        """
+        """Encode texts by a backend, each by itself, and locate the tokens."""
         placed: list[Placed] = []
         for row in range(len(texts)):
             text = texts.slice(row, 1)
@@ -283,17 +290,15 @@ class Locator:
         return placed
 
     def of_row(self, text: pa.LargeStringArray, encoded: Ragged, row: int) -> Placed:
-        """Return the ids of a row of a batch, and where each begins and ends in its
-        text (bytes).
-        """
-        ids = Ragged.taken(
+        """Return the ids of a row of a batch with their first bytes and ends."""
+        row_ids = Ragged.taken(
             encoded.ids,
             encoded.offsets[row : row + 1],
             encoded.offsets[row + 1 : row + 2],
         )
-        located = self._block(text.slice(row, 1), ids, np.empty(0, np.int64))
+        located = self._block(text.slice(row, 1), row_ids, np.empty(0, np.int64))
         start, stop = located.places()
-        return ids.ids, start, stop
+        return row_ids.ids, start, stop
 
     def _block(
         self, text: pa.LargeStringArray, encoded: Ragged, guarded: Int64
@@ -318,11 +323,11 @@ class Locator:
         # 2. Places of the other rows by the reference, which must give the same ids.
         odd_texts = taken(text, odd)
         placed = self.reference.places(odd_texts)
-        for number, row in enumerate(odd.tolist()):
-            expected_ids = placed[number][0]
+        for odd_index, row in enumerate(odd.tolist()):
+            expected_ids = placed[odd_index][0]
             row_ids = ids[offsets[row] : offsets[row + 1]]
             require_equal(
-                self._engine, str(odd_texts[number]), (expected_ids,), (row_ids,)
+                self._engine, str(odd_texts[odd_index]), (expected_ids,), (row_ids,)
             )
         return located.with_rows(odd, placed)
 
@@ -341,7 +346,7 @@ class TokenSizes:
         vocab: dict[str, int] = spec["model"]["vocab"]
         is_sentencepiece = bool(spec["model"].get("byte_fallback"))
 
-        # Bytes of each id.
+        # 1. Bytes of each id. An entry for each, and one for an id out of range.
         table = np.full(files.vocab_size + 1, _UNKNOWN, np.int32)
         for token, token_id in vocab.items():
             if token in BYTE_TOKENS and is_sentencepiece:
@@ -352,17 +357,17 @@ class TokenSizes:
             elif token and BYTE_LEVEL_ALPHABET.issuperset(token):
                 table[token_id] = len(token)
         # The unknown token replaces text of any size.
-        unknown = spec["model"].get("unk_token")
-        if unknown is not None and unknown in vocab:
-            table[vocab[unknown]] = _UNKNOWN
-        added = parting_tokens(files, literal=literal)
-        for token in added:
+        unknown_token = spec["model"].get("unk_token")
+        if unknown_token is not None and unknown_token in vocab:
+            table[vocab[unknown_token]] = _UNKNOWN
+        added_tokens = parting_tokens(files, literal=literal)
+        for token in added_tokens:
             table[files.token_id(token)] = len(token.encode()) | _ADDED
         self._table = table
-        self._has_added = bool(added)
+        self._has_added = bool(added_tokens)
 
-        # The pieces of text that get a blank: "never" any, "every" one, the "first",
-        # those without one ("missing").
+        # 2. The pieces of text that get a blank: "never" any, "every" one, the "first",
+        #    those without one ("missing").
         self._blanks = prefix_rule(files)
         self._composes = flat(spec.get("normalizer"), "normalizers") == [
             {"type": "NFC"}
@@ -370,9 +375,7 @@ class TokenSizes:
 
     @classmethod
     def of(cls, files: TokenizerFiles, *, literal: bool) -> TokenSizes | None:
-        """Return the sizes of a tokenizer, or None if they do not follow from the
-        ids.
-        """
+        """Return the sizes of a tokenizer, None if they do not follow from the ids."""
         if objection_to_spelling(files, literal=literal) is not None:
             return None
         return cls(files, literal=literal)
@@ -393,7 +396,7 @@ class TokenSizes:
             ids.
         """
         starts, data = string_buffers(text)
-        odd = self._unsure(text)
+        odd_rows = self._unsure(text)
 
         # 1. Sizes of the tokens, without inserted blanks.
         sizes = self._table.take(ids, mode="clip")
@@ -406,7 +409,7 @@ class TokenSizes:
             has_inserted = (sizes[first_tokens] < _ADDED) & (first_bytes != _BLANK)
             sizes[first_tokens[has_inserted]] -= 1
         elif self._blanks == "missing":
-            odd = np.union1d(odd, self._follow(text, offsets, sizes))
+            odd_rows = np.union1d(odd_rows, self._follow(text, offsets, sizes))
         if self._has_added:
             sizes &= _ADDED - 1
 
@@ -418,27 +421,27 @@ class TokenSizes:
 
         # 3. Rows whose sum is not the size of their text. The rows after them are
         #    shifted to their texts.
-        wrong = np.flatnonzero(np.diff(edges[offsets]) != np.diff(starts))
-        odd = np.union1d(odd, wrong) if odd.size else wrong
-        if not odd.size:
-            return edges[:-1], edges[1:], odd
+        wrong_rows = np.flatnonzero(np.diff(edges[offsets]) != np.diff(starts))
+        odd_rows = np.union1d(odd_rows, wrong_rows)
+        if not odd_rows.size:
+            return edges[:-1], edges[1:], odd_rows
         shift = np.repeat(starts[:-1] - edges[offsets[:-1]], np.diff(offsets))
-        return edges[:-1] + shift, edges[1:] + shift, odd
+        return edges[:-1] + shift, edges[1:] + shift, odd_rows
 
     def _pieces(self, offsets: Int64, sizes: Int32) -> Int64:
-        """Return the tokens that begin a piece of text: int64[k], some of them
-        twice.
-        """
-        begins = offsets[:-1][np.diff(offsets) > 0]
+        """Return the first tokens of pieces of text: int64[k], some of them twice."""
+        first_tokens = offsets[:-1][np.diff(offsets) > 0]
         if not self._has_added:
-            return begins
+            return first_tokens
+        # A piece also begins after each added token, which is no piece itself.
         after_added = np.flatnonzero(sizes >= _ADDED) + 1
-        begins = np.concatenate([begins, after_added[after_added < len(sizes)]])
-        return begins[sizes[begins] < _ADDED]
+        first_tokens = np.concatenate(
+            [first_tokens, after_added[after_added < len(sizes)]]
+        )
+        return first_tokens[sizes[first_tokens] < _ADDED]
 
     def _follow(self, text: pa.LargeStringArray, offsets: Int64, sizes: Int32) -> Int64:
-        """Subtract inserted blanks from `sizes`, for a tokenizer that inserts one
-        unless a piece begins with a blank.
+        """Subtract inserted blanks from `sizes` where a piece begins without a blank.
 
         The text at the place of a piece decides. The place depends on the blanks that
         were inserted before the earlier pieces of the row, so the first pieces of all
@@ -448,16 +451,19 @@ class TokenSizes:
             The rows that have more than :data:`_MOST_PIECES` pieces: int64[k],
             ascending.
         """
+        # 1. The first token of each piece, its row, and the number of the piece there.
         starts, data = string_buffers(text)
         first_tokens = np.unique(self._pieces(offsets, sizes))
         rows = np.searchsorted(offsets, first_tokens, "right") - 1
-        # Number of each piece in its row.
         ranks = np.arange(len(rows)) - np.searchsorted(rows, rows)
-        # Place of each piece if no blank was inserted in its row.
-        sums = np.concatenate(
-            [np.zeros(1, np.int64), np.cumsum(sizes & (_ADDED - 1), dtype=np.int64)]
-        )
+
+        # 2. The place of each piece if no blank was inserted in its row.
+        sums = np.zeros(len(sizes) + 1, np.int64)
+        np.cumsum(sizes & (_ADDED - 1), out=sums[1:])
         piece_places = starts[rows] + sums[first_tokens] - sums[offsets[rows]]
+
+        # 3. Round by round, correct the places by the blanks before them, and look at
+        #    the text.
         inserted_in_row = np.zeros(len(offsets), np.int64)
         for rank in range(min(_MOST_PIECES, int(ranks.max(initial=-1)) + 1)):
             pieces = np.flatnonzero(ranks == rank)
@@ -471,6 +477,7 @@ class TokenSizes:
 
     def _unsure(self, text: pa.LargeStringArray) -> Int64:
         """Return the rows (int64[k], ascending) whose sum could be right by chance."""
+        # The mark in a text has three bytes, a blank that is taken for it has one.
         if self._blanks == "missing":
             return np.flatnonzero(values(pc.match_substring(text, _MARK)))
         if not self._composes:
@@ -479,16 +486,18 @@ class TokenSizes:
         # the reference, which makes a difference for guarded rows only.
         non_ascii = np.flatnonzero(~values(pc.string_is_ascii(text)))
         texts = cast("list[str]", taken(text, non_ascii).to_pylist())
-        return non_ascii[
-            [not unicodedata.is_normalized("NFC", value) for value in texts]
-        ]
+        is_changed = [not unicodedata.is_normalized("NFC", row) for row in texts]
+        return non_ascii[is_changed]
 
 
 def whole_characters(
     text: pa.LargeStringArray, start: Int64, stop: Int64
 ) -> tuple[Int64, Int64]:
-    """Widen spans ``start:stop`` (int64[k], bytes in the data of `text`) to whole
-    characters.
+    """Widen spans to whole characters.
+
+    Args:
+        text: Texts.
+        start, stop: int64[k], first byte and end of each span, in the data of `text`.
     """
     starts, data = string_buffers(text)
     if is_ascii(text):
@@ -496,17 +505,25 @@ def whole_characters(
     return _moved(start, data[: starts[-1]], -1), _moved(stop, data[: starts[-1]], 1)
 
 
-def _moved(place: Int64, data: npt.NDArray[np.uint8], step: int) -> Int64:
-    """Return places, of which those inside a character are moved byte by byte to its
-    border.
+def _moved(positions: Int64, data: npt.NDArray[np.uint8], step: int) -> Int64:
+    """Move places inside a character byte by byte to its border.
+
+    Args:
+        positions: int64[k], byte offsets.
+        data: uint8, UTF-8.
+        step: Direction, -1 for the beginning and 1 for the end.
     """
-    place = place.copy()
-    inside = np.flatnonzero(data.take(place, mode="clip") & 0xC0 == _CONTINUES)
+    positions = positions.copy()
+    inside_character = np.flatnonzero(
+        data.take(positions, mode="clip") & 0xC0 == _CONTINUES
+    )
     for _ in range(_LONGEST):
-        inside = inside[place[inside] < len(data)]
-        inside = inside[data[place[inside]] & 0xC0 == _CONTINUES]
-        place[inside] += step
-    return place
+        inside_character = inside_character[positions[inside_character] < len(data)]
+        inside_character = inside_character[
+            data[positions[inside_character]] & 0xC0 == _CONTINUES
+        ]
+        positions[inside_character] += step
+    return positions
 
 
 def touched(
@@ -527,44 +544,52 @@ def touched(
     """
     if not ordered and (np.any(start[1:] < start[:-1]) or np.any(stop[1:] < stop[:-1])):
         return _touched_in_disorder(start, stop, offsets, spans)
-    # 1. The tokens begin:end of each span.
-    begin = np.searchsorted(stop, spans.start, "right")
-    end = np.searchsorted(start, spans.stop, "left")
+    # 1. The tokens first:last (exclusive) of each span.
+    first_tokens = np.searchsorted(stop, spans.start, "right")
+    last_tokens = np.searchsorted(start, spans.stop, "left")
 
     # 2. Tokens without bytes right before the span.
-    back = np.flatnonzero(begin)
-    while len(back):
-        before = begin[back] - 1
-        back = back[
-            (start[before] == stop[before]) & (start[before] == spans.start[back])
+    pending = np.flatnonzero(first_tokens)
+    while len(pending):
+        token_before = first_tokens[pending] - 1
+        pending = pending[
+            (start[token_before] == stop[token_before])
+            & (start[token_before] == spans.start[pending])
         ]
-        begin[back] -= 1
-        back = back[begin[back] > 0]
+        first_tokens[pending] -= 1
+        pending = pending[first_tokens[pending] > 0]
 
     # 3. The union of these intervals, whose borders ascend; they may overlap and be
     #    empty.
-    begin = np.maximum(
-        begin, np.concatenate([np.zeros(1, np.int64), np.maximum.accumulate(end)[:-1]])
-    )
-    edges = np.stack([begin, np.maximum(begin, end)], 1).ravel()
-    edges = np.concatenate([np.zeros(1, np.int64), edges, np.array([len(start)])])
-    return np.repeat(np.arange(len(edges) - 1) % 2 == 1, np.diff(edges))
+    ends_before = np.zeros(len(last_tokens), np.int64)
+    ends_before[1:] = np.maximum.accumulate(last_tokens)[:-1]
+    first_tokens = np.maximum(first_tokens, ends_before)
+    last_tokens = np.maximum(first_tokens, last_tokens)
+
+    # 4. Between the borders, tokens are by turns outside and inside a span.
+    borders = np.stack([first_tokens, last_tokens], 1).ravel()
+    borders = np.concatenate([np.zeros(1, np.int64), borders, np.array([len(start)])])
+    is_inside = np.arange(len(borders) - 1) % 2 == 1
+    return np.repeat(is_inside, np.diff(borders))
 
 
 def _touched_in_disorder(
     start: Int64, stop: Int64, offsets: Int64, spans: Spans
 ) -> Bools:
-    """Return the result of :func:`touched`, span by span: a normalizer may have
-    changed the order.
+    """Return the result of :func:`touched`, span by span.
+
+    The normalizer may have changed the order of the tokens.
     """
     mask = np.zeros(len(start), np.bool_)
-    for row, (first, last) in enumerate(pairwise(offsets.tolist())):
-        begins = start[first:last]
-        ends = stop[first:last]
+    for row, (first_token, last_token) in enumerate(pairwise(offsets.tolist())):
+        begins = start[first_token:last_token]
+        ends = stop[first_token:last_token]
         for span in range(int(spans.offsets[row]), int(spans.offsets[row + 1])):
             is_blank_before = (begins == ends) & (begins == spans.start[span])
             ends_after = (ends > spans.start[span]) | is_blank_before
-            inside = np.flatnonzero((begins < spans.stop[span]) & ends_after)
-            if len(inside):
-                mask[first + inside[0] : first + inside[-1] + 1] = True
+            span_tokens = np.flatnonzero((begins < spans.stop[span]) & ends_after)
+            if len(span_tokens):
+                mask[
+                    first_token + span_tokens[0] : first_token + span_tokens[-1] + 1
+                ] = True
     return mask

@@ -1,16 +1,25 @@
-"""Compiled loops of the segment cache: cutting a text, looking its segments up, merging
-new ones, writing the ids.
+"""Compiled loops of the segment cache: cut texts, look up, merge and write segments.
 
 numba compiles them once for each machine and keeps the result on disk. Arrays are the
-caller's; nothing is allocated here. See :mod:`tokenlake.etl.tokenizers.segments` for
-what they are parts of, and why the result is exact.
+caller's; nothing is allocated here. :mod:`tokenlake.etl.tokenizers.segments` calls them
+and explains why the result is exact.
 
 A table of segments is uint64[capacity, 4], open addressing with linear probing:
 
-- 0: the segment itself where it has at most eight bytes, else its hash;
-- 1: its size in bytes, and how many ids it has above bit 32; 0 where the slot is free;
-- 2: where its bytes begin in `keys`;
-- 3: its ids where there are at most two, else where they begin in `kept`.
+- 0: the segment itself where it has at most eight bytes, else its hash; - 1: its size
+in bytes, and the number of its ids above bit 32; 0 where the slot is free; - 2: the
+offset of its bytes in `keys`; - 3: its ids where it has at most two, else their offset
+in `pool`.
+
+A merge table is uint64[capacity, 2], with the same addressing:
+
+- 0: the pair of ids, the left one above bit 32;
+- 1: the rank of the merge plus one above bit 32, and the id that it makes; 0 where the
+  slot is free. Two entries compare like their ranks, and the smaller one is the merge
+  that comes first.
+
+Example: the merges (5, 6) -> 9 and (9, 7) -> 10 have ranks 0 and 1. A segment of the
+ids 5 6 7 first becomes 9 7 by rank 0, and then 10 by rank 1.
 """
 
 from __future__ import annotations
@@ -26,31 +35,43 @@ from tokenlake.etl.tokenizers.kernel_constants import MARK
 
 _ASCII = 128
 _SPACE = 32
+
+# numba promotes uint64 with int64 to float64. So all constants that meet a uint64 are
+# uint64 themselves.
 LOW = np.uint64(0xFFFFFFFF)
 HALF = np.uint64(32)
 ONE = np.uint64(1)
 EIGHT = np.uint64(8)
 _ALL = np.uint64(0xFFFFFFFFFFFFFFFF)
+
+# Odd factors, so that a product keeps every bit of the key: 2^64 / golden ratio, and
+# another one for a second round.
 MIX = np.uint64(0x9E3779B97F4A7C15)
 _STIR = np.uint64(0xD6E8FEB86659FD93)
-_PAIR_SHIFT = np.uint64(44)  # of 64 bits, so that 20 are left
+
+# The set of pairs has 2^20 bits: a hash of 64 bits keeps its upper 20. Bit b lies in
+# word b >> 6, at the place b & 63.
+_PAIR_SHIFT = np.uint64(44)
 _WORD = np.uint64(6)
 _WITHIN = np.uint64(63)
-_DEAD = -1
+
+# Larger than the entry of any merge, whose rank is below 2^30.
 _NO_RANK = np.int64(1) << 62
 
 
-def _loading(_context: Any, array: Any, place: Any) -> Any:
-    """Read eight bytes from any place of a uint8 array, the first of them lowest;
-    the array must reach so far.
+def _loading(_context: Any, array: Any, byte_offset: Any) -> Any:
+    """Read eight bytes at any offset of a uint8 array, little-endian.
+
+    The array must have eight bytes from the offset on, because nothing checks it.
     """
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        data = context.make_array(signature.args[0])(context, builder, args[0]).data
-        wide = builder.bitcast(
-            builder.gep(data, [args[1]]), ir.IntType(64).as_pointer()
+        address = context.make_array(signature.args[0])(context, builder, args[0]).data
+        wide_address = builder.bitcast(
+            builder.gep(address, [args[1]]), ir.IntType(64).as_pointer()
         )
-        return builder.load(wide, align=1)
+        # The offset is not a multiple of eight; with align=1 LLVM accepts that.
+        return builder.load(wide_address, align=1)
 
     return types.uint64(array, types.intp), codegen
 
@@ -59,136 +80,159 @@ load: Any = intrinsic(_loading)
 
 
 @njit(cache=True, inline="always")
-def _bit(first: Any, second: Any) -> Any:
-    return ((np.uint64(first) * MIX + np.uint64(second)) * _STIR) >> _PAIR_SHIFT
+def _bit(left_point: Any, right_point: Any) -> Any:
+    return (
+        (np.uint64(left_point) * MIX + np.uint64(right_point)) * _STIR
+    ) >> _PAIR_SHIFT
 
 
 @njit(cache=True)
-def add_pairs(bits: Any, first: Any, second: Any) -> None:
-    """Put pairs of code points (int64[n] each) into a set (uint64[PAIR_WORDS])."""
-    for i in range(len(first)):
-        bit = _bit(first[i], second[i])
+def add_pairs(bits: Any, left_points: Any, right_points: Any) -> None:
+    """Add pairs of code points (int64[n] each) to a set (uint64[PAIR_WORDS])."""
+    for pair_index in range(len(left_points)):
+        bit = _bit(left_points[pair_index], right_points[pair_index])
         bits[bit >> _WORD] |= ONE << (bit & _WITHIN)
 
 
 @njit(cache=True, inline="always")
-def code_point(data: Any, i: Any, mark: Any) -> Any:
-    """Return the code point that begins at byte i of valid UTF-8, a space for
-    `mark`, and how many bytes it has.
+def code_point(text_bytes: Any, byte_offset: Any, mark: Any) -> Any:
+    """Return the code point at an offset of valid UTF-8, and its number of bytes.
+
+    The code point `mark` is returned as a space.
     """
-    c = np.int64(data[i])
-    if c < _ASCII:
-        return c, 1
-    if c < 0xE0:
-        return (c & 0x1F) << 6 | (np.int64(data[i + 1]) & 0x3F), 2
-    if c < 0xF0:
-        c = (
-            (c & 0x0F) << 12
-            | (np.int64(data[i + 1]) & 0x3F) << 6
-            | (np.int64(data[i + 2]) & 0x3F)
+    # The first byte gives the number of bytes; each byte that follows has six bits.
+    point = np.int64(text_bytes[byte_offset])
+    if point < _ASCII:
+        return point, 1
+    if point < 0xE0:
+        return (point & 0x1F) << 6 | (np.int64(text_bytes[byte_offset + 1]) & 0x3F), 2
+    if point < 0xF0:
+        point = (
+            (point & 0x0F) << 12
+            | (np.int64(text_bytes[byte_offset + 1]) & 0x3F) << 6
+            | (np.int64(text_bytes[byte_offset + 2]) & 0x3F)
         )
-        return (_SPACE if c == mark else c), 3
-    c = (
-        (c & 7) << 18
-        | (np.int64(data[i + 1]) & 0x3F) << 12
-        | (np.int64(data[i + 2]) & 0x3F) << 6
+        return (_SPACE if point == mark else point), 3
+    point = (
+        (point & 7) << 18
+        | (np.int64(text_bytes[byte_offset + 1]) & 0x3F) << 12
+        | (np.int64(text_bytes[byte_offset + 2]) & 0x3F) << 6
     )
-    return c | (np.int64(data[i + 3]) & 0x3F), 4
+    return point | (np.int64(text_bytes[byte_offset + 3]) & 0x3F), 4
 
 
 @njit(cache=True, inline="always")
-def _joined(ascii_pairs: Any, bits: Any, spaced: Any, c: Any, d: Any) -> Any:
-    """Whether a token may hold the code points c and d side by side."""
-    if (c | d) < _ASCII:
-        return ascii_pairs[c << 7 | d] != 0
-    bit = _bit(c, d)
+def _joined(
+    ascii_pairs: Any, bits: Any, spaced: Any, left_point: Any, right_point: Any
+) -> Any:
+    """Whether a token may hold two neighbouring code points."""
+    # Of two numbers, both are below 128 exactly if their union of bits is.
+    if (left_point | right_point) < _ASCII:
+        return ascii_pairs[left_point << 7 | right_point] != 0
+    bit = _bit(left_point, right_point)
     return (
-        not (d == _SPACE and spaced[c] != 0)
+        not (right_point == _SPACE and spaced[left_point] != 0)
         and ((bits[bit >> _WORD] >> (bit & _WITHIN)) & ONE) != 0
     )
 
 
 @njit(cache=True)
 def find_tokens(
-    data: Any,
+    text_bytes: Any,
     begins: Any,
-    stops: Any,
+    ends: Any,
     tokens: Any,
     edges: Any,
-    firsts: Any,
+    first_bytes: Any,
     places: Any,
     rows: Any,
-    which: Any,
+    numbers: Any,
 ) -> Any:
-    """Find tokens, none of which overlaps another one, in texts; return how many there
-    are.
+    """Find tokens that do not overlap in texts, and return their number.
 
     Args:
-        begins, stops: int64[n], where the texts lie in `data`.
+        text_bytes: uint8, the texts.
+        begins, ends: int64[n], byte offsets of the texts.
         tokens, edges: uint8[total], int64[k + 1], the tokens end to end.
-        firsts: uint8[256], 1 for the bytes that they begin with.
-        places, rows, which: int64, with room for all of them: where each is in `data`,
-            its text, the token's number.
+        first_bytes: uint8[256], 1 for each byte that a token begins with.
+        places, rows, numbers: int64, with room for all tokens of the texts. Gets the
+            byte offset, the text and the token number of each token.
     """
-    n = 0
+    token_count = 0
     for row in range(len(begins)):
-        i, stop = begins[row], stops[row]
-        while i < stop:
-            if firsts[data[i]] != 0:
+        byte_offset = begins[row]
+        text_end = ends[row]
+        while byte_offset < text_end:
+            if first_bytes[text_bytes[byte_offset]] != 0:
                 for token in range(len(edges) - 1):
-                    first, size = edges[token], edges[token + 1] - edges[token]
-                    k = 0
+                    token_start = edges[token]
+                    token_size = edges[token + 1] - token_start
+                    compared = min(token_size, text_end - byte_offset)
+                    equal_bytes = 0
                     while (
-                        k < size and i + k < stop and data[i + k] == tokens[first + k]
+                        equal_bytes < compared
+                        and text_bytes[byte_offset + equal_bytes]
+                        == tokens[token_start + equal_bytes]
                     ):
-                        k += 1
-                    if k == size:
-                        places[n], rows[n], which[n] = i, row, token
-                        n += 1
-                        i += size - 1
+                        equal_bytes += 1
+                    if equal_bytes == token_size:
+                        places[token_count] = byte_offset
+                        rows[token_count] = row
+                        numbers[token_count] = token
+                        token_count += 1
+                        # The step to the next byte follows below.
+                        byte_offset += token_size - 1
                         break
-            i += 1
-    return n
+            byte_offset += 1
+    return token_count
 
 
 @njit(cache=True)
 def lay_out(
-    data: Any,
+    text_bytes: Any,
     begins: Any,
-    stops: Any,
-    led: Any,
+    ends: Any,
+    gets_space: Any,
     once: Any,
     mark: Any,
-    laid: Any,
+    laid_bytes: Any,
     starts: Any,
 ) -> Any:
-    """Copy texts to `laid` end to end, those of `led` that are not empty behind a
-    space; return the size.
+    """Copy texts end to end, some with a space in front, and return the size.
+
+    An empty text gets no space.
 
     Args:
-        begins, stops: int64[n], where the texts lie in `data`.
-        led: uint8[n], 1 for those before which a space is put; with `once` only where
-            they begin with none.
-        mark: the code point that counts as a space, -1 for none.
-        starts: int64[n + 1], gets where each begins in `laid`, and where the last one
-            ends.
+        text_bytes: uint8, the texts.
+        begins, ends: int64[n], byte offsets of the texts.
+        gets_space: uint8[n], 1 for texts that get a space in front.
+        once: Whether a text that begins with a space gets none.
+        mark: Code point that counts as a space, -1 for none.
+        laid_bytes: uint8, gets the texts.
+        starts: int64[n + 1], gets the offset of each text in `laid_bytes`, and the end
+            of the last one.
     """
-    end = 0
+    write_offset = 0
     for row in range(len(begins)):
-        starts[row] = end
-        a, b = begins[row], stops[row]
-        if led[row] and a < b and not (once and code_point(data, a, mark)[0] == _SPACE):
-            laid[end] = _SPACE
-            end += 1
-        laid[end : end + b - a] = data[a:b]
-        end += b - a
-    starts[len(begins)] = end
-    return end
+        starts[row] = write_offset
+        text_start = begins[row]
+        text_end = ends[row]
+        if gets_space[row] and text_start < text_end:
+            has_space = code_point(text_bytes, text_start, mark)[0] == _SPACE
+            if not (once and has_space):
+                laid_bytes[write_offset] = _SPACE
+                write_offset += 1
+        laid_bytes[write_offset : write_offset + text_end - text_start] = text_bytes[
+            text_start:text_end
+        ]
+        write_offset += text_end - text_start
+    starts[len(begins)] = write_offset
+    return write_offset
 
 
 @njit(cache=True)
 def cut(
-    data: Any,
+    text_bytes: Any,
     starts: Any,
     row: Any,
     begin: Any,
@@ -200,62 +244,72 @@ def cut(
     cuts: Any,
     ends: Any,
 ) -> Any:
-    """Cut texts into segments, from byte `begin` of text `row` on, until `size` bytes
-    or all texts are done.
+    """Cut a block of texts into segments: between two code points that no token joins.
+
+    A block begins at byte `begin` of text `row`. It ends with the first segment that
+    reaches `size` bytes, or with the texts.
 
     Args:
-        data, starts: from :func:`lay_out`.
-        ascii_pairs: uint8[128 * 128], `bits`: the pairs of code points that tokens
-            hold.
-        spaced: uint8[0x110000], 1 for each code point (none of ASCII) behind which a
-            space begins a segment.
-        mark: the code point that counts as a space, -1 for none.
-        cuts: int32[size + 2]; gets where segments begin, from `begin` on, and where the
-            last one ends.
-        ends: int32[n]; gets for each text that was finished how many segments there
-            were until its end.
+        text_bytes, starts: Texts from :func:`lay_out`.
+        ascii_pairs: uint8[128 * 128], 1 for each pair of ASCII characters that a token
+            holds.
+        bits: Set of the other pairs of code points that tokens hold.
+        spaced: uint8[0x110000], 1 for each code point beyond ASCII after which a space
+            begins a segment.
+        mark: Code point that counts as a space, -1 for none.
+        cuts: int32[size + 2], gets the offset of each segment from `begin`, and the end
+            of the last one.
+        ends: int32[n], gets for each finished text the number of segments until its
+            end.
 
     Returns:
-        The first text that is not finished, where to go on, and the number of segments.
+        The first text that is not finished, the offset of its next byte, and the number
+        of segments.
     """
-    n, i, limit, rows = 0, begin, begin + size, len(starts) - 1
+    segment_count = 0
+    byte_offset = begin
+    limit = begin + size
+    rows = len(starts) - 1
     while row < rows:
-        stop = starts[row + 1]
-        if i < stop:
-            if i >= limit:
+        text_end = starts[row + 1]
+        if byte_offset < text_end:
+            if byte_offset >= limit:
                 break
-            cuts[n] = i - begin
-            n += 1
-            c, width = code_point(data, i, mark)
-            i += width
-            bound = min(stop, limit)
-            while i < bound:
-                d = np.int64(data[i])
-                if (c | d) < _ASCII:
-                    # No branch, for nobody can foresee where the cuts are; what is
-                    # written in vain is written over.
-                    cuts[n] = i - begin
-                    n += 1 - np.int64(ascii_pairs[c << 7 | d])
-                    i += 1
+            # A text, and the rest of one after a limit, begins with a cut.
+            cuts[segment_count] = byte_offset - begin
+            segment_count += 1
+            point, width = code_point(text_bytes, byte_offset, mark)
+            byte_offset += width
+            bound = min(text_end, limit)
+            while byte_offset < bound:
+                next_point = np.int64(text_bytes[byte_offset])
+                if (point | next_point) < _ASCII:
+                    # Without a branch, because a processor cannot predict the cuts. The
+                    # offset is always written, and counted only if it is a cut; the
+                    # next one overwrites it otherwise.
+                    cuts[segment_count] = byte_offset - begin
+                    segment_count += 1 - np.int64(ascii_pairs[point << 7 | next_point])
+                    byte_offset += 1
                 else:
-                    d, width = code_point(data, i, mark)
-                    if not _joined(ascii_pairs, bits, spaced, c, d):
-                        cuts[n] = i - begin
-                        n += 1
-                    i += width
-                c = d
-            while i < stop:  # to the end of a segment that reaches over the limit
-                d, width = code_point(data, i, mark)
-                if not _joined(ascii_pairs, bits, spaced, c, d):
+                    next_point, width = code_point(text_bytes, byte_offset, mark)
+                    if not _joined(ascii_pairs, bits, spaced, point, next_point):
+                        cuts[segment_count] = byte_offset - begin
+                        segment_count += 1
+                    byte_offset += width
+                point = next_point
+            # A segment that reaches over the limit is finished.
+            while byte_offset < text_end:
+                next_point, width = code_point(text_bytes, byte_offset, mark)
+                if not _joined(ascii_pairs, bits, spaced, point, next_point):
                     break
-                i += width
-                c = d
-            if i < stop:
+                byte_offset += width
+                point = next_point
+            if byte_offset < text_end:
                 break
-        ends[row] = n
+        ends[row] = segment_count
         row += 1
-    cuts[n] = i - begin
-    return row, i, n
+    cuts[segment_count] = byte_offset - begin
+    return row, byte_offset, segment_count
 
 
 @njit(cache=True, inline="always")
@@ -266,206 +320,247 @@ def short_hash(key: Any, size: Any) -> Any:
 
 
 @njit(cache=True, inline="always")
-def hash_of(data: Any, start: Any, size: Any) -> Any:
+def hash_of(text_bytes: Any, start: Any, size: Any) -> Any:
     """Return the key of a segment and its hash."""
+    # 1. A short segment is its own key: the bytes behind it are shifted away.
     if size <= 8:
-        key = load(data, start) & (_ALL >> np.uint64(64 - 8 * np.int64(size)))
+        key = load(text_bytes, start) & (_ALL >> np.uint64(64 - 8 * np.int64(size)))
         return key, short_hash(key, size)
+    # 2. A longer one is mixed eight bytes at a time. The last eight may overlap those
+    #    before, so that no byte is read alone.
     mixed = np.uint64(size)
-    at = np.uint64(start)
-    last = at + mixed - EIGHT
-    while at < last:
-        mixed = (mixed ^ load(data, at)) * MIX
+    byte_offset = np.uint64(start)
+    last_offset = byte_offset + mixed - EIGHT
+    while byte_offset < last_offset:
+        mixed = (mixed ^ load(text_bytes, byte_offset)) * MIX
         mixed ^= mixed >> HALF
-        at += EIGHT
-    mixed = (mixed ^ load(data, last)) * _STIR
+        byte_offset += EIGHT
+    mixed = (mixed ^ load(text_bytes, last_offset)) * _STIR
     mixed ^= mixed >> HALF
     return mixed, mixed
 
 
 @njit(cache=True, inline="always")
-def equal(keys: Any, one: Any, data: Any, other: Any, size: Any) -> Any:
+def equal(
+    keys: Any, key_offset: Any, text_bytes: Any, text_offset: Any, size: Any
+) -> Any:
     """Whether segments of more than eight bytes are equal."""
-    at = np.uint64(0)
-    last = np.uint64(size) - EIGHT
-    while at < last:
-        if load(keys, np.uint64(one) + at) != load(data, np.uint64(other) + at):
+    # The last eight bytes may overlap those before, as in `hash_of`.
+    offset = np.uint64(0)
+    last_offset = np.uint64(size) - EIGHT
+    while offset < last_offset:
+        if load(keys, np.uint64(key_offset) + offset) != load(
+            text_bytes, np.uint64(text_offset) + offset
+        ):
             return False
-        at += EIGHT
-    return load(keys, np.uint64(one) + last) == load(data, np.uint64(other) + last)
+        offset += EIGHT
+    return load(keys, np.uint64(key_offset) + last_offset) == load(
+        text_bytes, np.uint64(text_offset) + last_offset
+    )
 
 
 @njit(cache=True)
 def look_up(
-    data: Any,
+    text_bytes: Any,
     begin: Any,
     cuts: Any,
-    n: Any,
+    segment_count: Any,
     table: Any,
     keys: Any,
     used: Any,
     slots: Any,
     new: Any,
 ) -> Any:
-    """Find the slots of segments; put new ones into the table, their bytes behind the
-    `used` of `keys`.
+    """Find the slots of segments, and put new segments into the table.
 
     Args:
-        data, begin, cuts, n: from :func:`cut`.
-        slots: int32[n]; gets the slot of each segment.
-        new: int32[n]; gets the slots of new segments, in order.
+        text_bytes, begin, cuts, segment_count: Segments from :func:`cut`.
+        table: uint64[capacity, 4], with room for all segments.
+        keys: uint8, gets the bytes of new segments.
+        used: Number of bytes of `keys` in use.
+        slots: int32[segment_count], gets the slot of each segment.
+        new: int32[segment_count], gets the slots of new segments, in order.
 
     Returns:
-        How many bytes of `keys` are used now, and how many segments are new.
+        The number of bytes of `keys` in use now, and the number of new segments.
     """
-    mask, fresh = len(table) - 1, 0
-    for k in range(n):
-        start, size = begin + cuts[k], np.int64(cuts[k + 1] - cuts[k])
-        key, hashed = hash_of(data, start, size)
-        at = np.int64(hashed & np.uint64(mask))
+    # The capacity is a power of two.
+    mask = len(table) - 1
+    new_count = 0
+    for segment in range(segment_count):
+        start = begin + cuts[segment]
+        size = np.int64(cuts[segment + 1] - cuts[segment])
+        key, hashed = hash_of(text_bytes, start, size)
+        slot = np.int64(hashed & np.uint64(mask))
         while True:
-            about = table[at, 1]
-            if about == 0:
-                table[at, 0] = key
-                table[at, 1] = np.uint64(size)
-                table[at, 2] = np.uint64(used)
-                keys[used : used + size] = data[start : start + size]
+            record_size = table[slot, 1]
+            # A free slot: the segment is new. It has no ids yet.
+            if record_size == 0:
+                table[slot, 0] = key
+                table[slot, 1] = np.uint64(size)
+                table[slot, 2] = np.uint64(used)
+                keys[used : used + size] = text_bytes[start : start + size]
                 used += size
-                new[fresh] = at
-                fresh += 1
+                new[new_count] = slot
+                new_count += 1
                 break
-            if (
-                table[at, 0] == key
-                and (about & LOW) == np.uint64(size)
-                and (
-                    size <= 8 or equal(keys, np.int64(table[at, 2]), data, start, size)
-                )
-            ):
-                break
-            at = (at + 1) & mask
-        slots[k] = at
-    return used, fresh
+            # The key of a short segment is the segment itself. Of a longer one it is a
+            # hash, so that the bytes decide.
+            if table[slot, 0] == key and (record_size & LOW) == np.uint64(size):
+                key_offset = np.int64(table[slot, 2])
+                if size <= 8 or equal(keys, key_offset, text_bytes, start, size):
+                    break
+            slot = (slot + 1) & mask
+        slots[segment] = slot
+    return used, new_count
 
 
 @njit(cache=True)
-def move(old: Any, table: Any, keys: Any) -> None:
+def move(old_table: Any, table: Any, keys: Any) -> None:
     """Put the segments of a table into a larger one, which is empty."""
     mask = len(table) - 1
-    for slot in range(len(old)):
-        if old[slot, 1] != 0:
-            _, hashed = hash_of(
-                keys, np.int64(old[slot, 2]), np.int64(old[slot, 1] & LOW)
-            )
-            at = np.int64(hashed & np.uint64(mask))
-            while table[at, 1] != 0:
-                at = (at + 1) & mask
-            table[at] = old[slot]
+    for slot in range(len(old_table)):
+        if old_table[slot, 1] != 0:
+            key_offset = np.int64(old_table[slot, 2])
+            size = np.int64(old_table[slot, 1] & LOW)
+            _, hashed = hash_of(keys, key_offset, size)
+            free_slot = np.int64(hashed & np.uint64(mask))
+            while table[free_slot, 1] != 0:
+                free_slot = (free_slot + 1) & mask
+            table[free_slot] = old_table[slot]
 
 
 @njit(cache=True, inline="always")
 def _merge_slot(merges: Any, left: Any, right: Any) -> Any:
-    """Return the slot of a pair of ids in a table of merges, or of where it would
-    be.
-    """
+    """Return the slot of a pair of ids in a merge table, or the free one for it."""
     key = np.uint64(left) << HALF | np.uint64(right)
     mask = np.uint64(len(merges) - 1)
-    at = ((key * MIX) >> HALF) & mask
-    while merges[at, 1] != 0 and merges[at, 0] != key:
-        at = (at + ONE) & mask
-    return at
+    slot = ((key * MIX) >> HALF) & mask
+    while merges[slot, 1] != 0 and merges[slot, 0] != key:
+        slot = (slot + ONE) & mask
+    return slot
 
 
 @njit(cache=True)
-def add_merges(merges: Any, left: Any, right: Any, made: Any) -> None:
-    """Put merges (int32[n] each), the first of which comes first, into a table:
-    uint64[capacity, 2], empty.
-    """
-    for rank in range(len(left)):
-        at = _merge_slot(merges, left[rank], right[rank])
-        merges[at, 0] = np.uint64(left[rank]) << HALF | np.uint64(right[rank])
-        merges[at, 1] = np.uint64(rank + 1) << HALF | np.uint64(made[rank])
+def add_merges(merges: Any, left_ids: Any, right_ids: Any, merged_ids: Any) -> None:
+    """Put merges (int32[n] each, in the order of their ranks) into an empty table."""
+    # Ranks are stored plus one, because 0 marks a free slot.
+    for rank in range(len(left_ids)):
+        slot = _merge_slot(merges, left_ids[rank], right_ids[rank])
+        merges[slot, 0] = np.uint64(left_ids[rank]) << HALF | np.uint64(right_ids[rank])
+        merges[slot, 1] = np.uint64(rank + 1) << HALF | np.uint64(merged_ids[rank])
 
 
 @njit(cache=True, inline="always")
 def _rank(merges: Any, left: Any, right: Any) -> Any:
-    """Return the rank and the result of merging two ids, as one number that orders
-    them; none: the largest.
-    """
-    about = merges[_merge_slot(merges, left, right), 1]
-    return _NO_RANK if about == 0 else np.int64(about)
+    """Return the merge table's entry of two ids, `_NO_RANK` if nothing merges them."""
+    entry = merges[_merge_slot(merges, left, right), 1]
+    if entry == 0:
+        return _NO_RANK
+    return np.int64(entry)
 
 
 @njit(cache=True)
 def write_characters(
-    data: Any, start: Any, stop: Any, points: Any, byte_ids: Any, ids: Any, at: Any
+    text_bytes: Any,
+    start: Any,
+    stop: Any,
+    ids_of_points: Any,
+    byte_ids: Any,
+    ids: Any,
+    write_offset: Any,
 ) -> Any:
-    """Write the ids of characters to `ids` from `at` on, or of the bytes of those that
-    have none; return their number.
+    """Write the ids of characters to `ids`, and return their number.
+
+    A character without an id becomes the ids of its bytes.
 
     Args:
-        points: int32[0x110000], the id of each code point, -1 for those that become the
-            ids of their bytes.
-        byte_ids: int32[256].
+        text_bytes, start, stop: Characters as UTF-8, with their byte offsets.
+        ids_of_points: int32[0x110000], the id of each code point, -1 for none.
+        byte_ids: int32[256], the id of each byte.
+        ids: int32, gets the ids from `write_offset` on.
+        write_offset: Offset of the first id in `ids`.
     """
-    count = 0
-    place = start
-    while place < stop:
-        point, width = code_point(data, place, MARK)
-        if points[point] >= 0:
-            ids[at + count] = points[point]
-            count += 1
+    id_count = 0
+    byte_offset = start
+    while byte_offset < stop:
+        point, width = code_point(text_bytes, byte_offset, MARK)
+        if ids_of_points[point] >= 0:
+            ids[write_offset + id_count] = ids_of_points[point]
+            id_count += 1
         else:
-            for offset in range(width):
-                ids[at + count] = byte_ids[data[place + offset]]
-                count += 1
-        place += width
-    return count
+            for byte_index in range(width):
+                ids[write_offset + id_count] = byte_ids[
+                    text_bytes[byte_offset + byte_index]
+                ]
+                id_count += 1
+        byte_offset += width
+    return id_count
 
 
 @njit(cache=True)
 def merge(
-    data: Any,
+    text_bytes: Any,
     start: Any,
     stop: Any,
-    points: Any,
+    ids_of_points: Any,
     byte_ids: Any,
     merges: Any,
     ids: Any,
-    at: Any,
+    write_offset: Any,
     ranks: Any,
 ) -> Any:
-    """Write the ids of a segment to `ids` from `at` on and return their number: byte
-    pair encoding as it is defined.
+    """Write the ids of a segment to `ids`, and return their number.
 
-    Of all neighbours the pair with the lowest rank is merged, the leftmost of several,
-    until none can be.
+    Byte pair encoding: of all neighbours the pair with the lowest rank is merged, the
+    leftmost of several, until no pair has a rank. The time grows with the square of the
+    length, which is short.
 
     Args:
-        points: int32[0x110000], the id of each code point, -1 for those that become the
-            ids of their bytes.
-        byte_ids: int32[256].
-        ranks: int64[k], room for as many as there are bytes.
+        text_bytes, start, stop: Segment as UTF-8, with its byte offsets.
+        ids_of_points: int32[0x110000], the id of each code point, -1 for those that
+            become the ids of their bytes.
+        byte_ids: int32[256], the id of each byte.
+        merges: Merge table.
+        ids: int32, gets the ids from `write_offset` on.
+        write_offset: Offset of the first id in `ids`.
+        ranks: int64[k], with room for an entry per byte of the segment.
     """
-    n = write_characters(data, start, stop, points, byte_ids, ids, at)
-    for k in range(n - 1):
-        ranks[k] = _rank(merges, ids[at + k], ids[at + k + 1])
-    while n > 1:
-        best = 0
-        for k in range(1, n - 1):
-            if ranks[k] < ranks[best]:
-                best = k
-        if ranks[best] == _NO_RANK:
+    # 1. The ids of the characters, and the entry of each pair of neighbours. Entry k of
+    #    `ranks` belongs to the ids k and k + 1.
+    id_count = write_characters(
+        text_bytes, start, stop, ids_of_points, byte_ids, ids, write_offset
+    )
+    for pair in range(id_count - 1):
+        ranks[pair] = _rank(
+            merges, ids[write_offset + pair], ids[write_offset + pair + 1]
+        )
+    # 2. Merge the best pair.
+    while id_count > 1:
+        best_pair = 0
+        for pair in range(1, id_count - 1):
+            if ranks[pair] < ranks[best_pair]:
+                best_pair = pair
+        if ranks[best_pair] == _NO_RANK:
             break
-        ids[at + best] = np.int32(ranks[best] & np.int64(0xFFFFFFFF))
-        n -= 1
-        for k in range(best + 1, n):
-            ids[at + k] = ids[at + k + 1]
-            ranks[k - 1] = ranks[k]
-        if best > 0:
-            ranks[best - 1] = _rank(merges, ids[at + best - 1], ids[at + best])
-        if best < n - 1:
-            ranks[best] = _rank(merges, ids[at + best], ids[at + best + 1])
-    return n
+        ids[write_offset + best_pair] = np.int32(
+            ranks[best_pair] & np.int64(0xFFFFFFFF)
+        )
+        # The merged id takes two places: what follows moves one to the left.
+        id_count -= 1
+        for pair in range(best_pair + 1, id_count):
+            ids[write_offset + pair] = ids[write_offset + pair + 1]
+            ranks[pair - 1] = ranks[pair]
+        # Only the pairs on both sides of the merged id have changed.
+        if best_pair > 0:
+            ranks[best_pair - 1] = _rank(
+                merges, ids[write_offset + best_pair - 1], ids[write_offset + best_pair]
+            )
+        if best_pair < id_count - 1:
+            ranks[best_pair] = _rank(
+                merges, ids[write_offset + best_pair], ids[write_offset + best_pair + 1]
+            )
+    return id_count
 
 
 @njit(cache=True)
@@ -473,64 +568,94 @@ def merge_new(
     table: Any,
     new: Any,
     keys: Any,
-    kept: Any,
+    pool: Any,
     used: Any,
-    points: Any,
+    ids_of_points: Any,
     byte_ids: Any,
     merges: Any,
     ranks: Any,
 ) -> Any:
-    """Give new segments of at most `len(ranks)` bytes their ids; return how much of
-    `kept` is used now.
+    """Encode new segments of at most `len(ranks)` bytes by merging them.
 
-    `kept` must have room for as many ids as the segments have bytes.
+    Longer ones stay without ids, and the caller encodes them by another backend.
+
+    Args:
+        table, new, keys: Table, slots of its new segments and their bytes, from
+            :func:`look_up`.
+        pool: int32, with room for an id per byte of the segments.
+        used: Number of entries of `pool` in use.
+        ids_of_points, byte_ids, merges, ranks: Tables and room of :func:`merge`.
+
+    Returns:
+        The number of entries of `pool` in use now.
     """
     for slot in new:
         size = np.int64(table[slot, 1] & LOW)
         if size > len(ranks):
             continue
         start = np.int64(table[slot, 2])
-        n = merge(
-            keys, start, start + size, points, byte_ids, merges, kept, used, ranks
+        id_count = merge(
+            keys,
+            start,
+            start + size,
+            ids_of_points,
+            byte_ids,
+            merges,
+            pool,
+            used,
+            ranks,
         )
-        used = put(table, slot, kept, used, n)
+        used = put(table, slot, pool, used, id_count)
     return used
 
 
 @njit(cache=True, inline="always")
-def put(table: Any, slot: Any, kept: Any, used: Any, n: Any) -> Any:
-    """Note that the ids of a segment are the n in `kept` behind the `used`; return
-    how much is used now.
+def put(table: Any, slot: Any, pool: Any, used: Any, id_count: Any) -> Any:
+    """Record the ids of a segment, which were written to `pool` at offset `used`.
+
+    Returns:
+        The number of entries of `pool` in use now.
     """
-    table[slot, 1] = (table[slot, 1] & LOW) | np.uint64(n) << HALF
-    if n > 2:
+    table[slot, 1] = (table[slot, 1] & LOW) | np.uint64(id_count) << HALF
+    if id_count > 2:
         table[slot, 3] = np.uint64(used)
-        return used + n
-    second = np.uint64(kept[used + 1]) if n > 1 else np.uint64(0)
-    table[slot, 3] = np.uint64(kept[used]) | second << HALF
+        return used + id_count
+    # One or two ids fit into the record: nearly all segments need no read of the pool.
+    second_id = np.uint64(0)
+    if id_count > 1:
+        second_id = np.uint64(pool[used + 1])
+    table[slot, 3] = np.uint64(pool[used]) | second_id << HALF
     return used
 
 
 @njit(cache=True)
 def put_given(
-    table: Any, slots: Any, offsets: Any, ids: Any, kept: Any, used: Any
+    table: Any, slots: Any, offsets: Any, ids: Any, pool: Any, used: Any
 ) -> Any:
-    """Give segments ids that were found elsewhere (int64[n + 1], int32[total]);
-    return how much of `kept` is used.
+    """Record the ids of segments that another backend encoded.
+
+    Args:
+        table, slots: Table, and the slots of the segments: int32[n].
+        offsets, ids: int64[n + 1] and int32[total], the ids of the segments.
+        pool: int32, with room for the ids and two more.
+        used: Number of entries of `pool` in use.
+
+    Returns:
+        The number of entries of `pool` in use now.
     """
-    for k in range(len(slots)):
-        n = offsets[k + 1] - offsets[k]
-        kept[used : used + n] = ids[offsets[k] : offsets[k + 1]]
-        used = put(table, slots[k], kept, used, n)
+    for segment in range(len(slots)):
+        id_count = offsets[segment + 1] - offsets[segment]
+        pool[used : used + id_count] = ids[offsets[segment] : offsets[segment + 1]]
+        used = put(table, slots[segment], pool, used, id_count)
     return used
 
 
 @njit(cache=True)
-def count_ids(table: Any, slots: Any, n: Any) -> Any:
-    """Return how many ids the segments in n slots have."""
+def count_ids(table: Any, slots: Any, segment_count: Any) -> Any:
+    """Return the number of ids of the segments in the first slots."""
     total = 0
-    for k in range(n):
-        total += np.int64(table[slots[k], 1] >> HALF)
+    for segment in range(segment_count):
+        total += np.int64(table[slots[segment], 1] >> HALF)
     return total
 
 
@@ -538,35 +663,45 @@ def count_ids(table: Any, slots: Any, n: Any) -> Any:
 def write(
     table: Any,
     slots: Any,
-    n: Any,
-    kept: Any,
+    segment_count: Any,
+    pool: Any,
     ids: Any,
-    at: Any,
+    write_offset: Any,
     row: Any,
-    done: Any,
+    end_row: Any,
     ends: Any,
     offsets: Any,
 ) -> Any:
-    """Write the ids of segments to `ids` from `at` on; return where they end.
+    """Write the ids of segments to `ids`, and return the offset of their end.
 
-    `offsets` (int64[texts + 1]) gets where the ids of the texts ``row`` to ``done``
-    (exclusive) end. There must be room for two ids more than there are.
+    Args:
+        table, slots, segment_count: Table, and the slots of the segments.
+        pool: int32, the ids of segments with more than two.
+        ids: int32, with room for all ids and two more.
+        write_offset: Offset of the first id in `ids`.
+        row, end_row: First text of the segments, and the first that is not finished.
+        ends: Number of segments until the end of each text, from :func:`cut`.
+        offsets: int64[texts + 1], gets the end of the ids of each finished text.
     """
-    for k in range(n):
-        while row < done and ends[row] == k:
+    for segment in range(segment_count):
+        # A text ends before this segment; several do if texts are empty.
+        while row < end_row and ends[row] == segment:
             row += 1
-            offsets[row] = at
-        about, given = table[slots[k], 1], table[slots[k], 3]
-        count = np.int64(about >> HALF)
-        if count <= 2:
-            ids[at] = np.int32(given & LOW)
-            ids[at + 1] = np.int32(given >> HALF)
+            offsets[row] = write_offset
+        record_size = table[slots[segment], 1]
+        record_ids = table[slots[segment], 3]
+        id_count = np.int64(record_size >> HALF)
+        # Two ids are written without asking for the number. The next segment overwrites
+        # those in excess; hence the room for two more.
+        if id_count <= 2:
+            ids[write_offset] = np.int32(record_ids & LOW)
+            ids[write_offset + 1] = np.int32(record_ids >> HALF)
         else:
-            first = np.int64(given)
-            for j in range(count):
-                ids[at + j] = kept[first + j]
-        at += count
-    while row < done:
+            pool_offset = np.int64(record_ids)
+            for id_index in range(id_count):
+                ids[write_offset + id_index] = pool[pool_offset + id_index]
+        write_offset += id_count
+    while row < end_row:
         row += 1
-        offsets[row] = at
-    return at
+        offsets[row] = write_offset
+    return write_offset

@@ -1,5 +1,4 @@
-"""The segment cache: tokenizers whose texts can be cut where nothing changes, at the
-speed of looking words up.
+"""Segment cache: cut texts where no ids change, and look the segments up.
 
 **Byte pair encoding in SentencePiece's style** (Llama 1 and 2, Mistral, Gemma, Phi-3,
 TinyLlama) has no pre-tokenizer: by definition the whole text is one word, in which
@@ -11,6 +10,9 @@ enable nor prevent those of the other, and in each of them the order of ranks is
 order of the whole. Hence the ids of the whole are the ids of the parts, end to end. (A
 character that the vocabulary lacks becomes the tokens of its bytes, with which nothing
 merges: there is a cut on both of its sides.)
+
+Example: in a vocabulary with the tokens "ab" and " c", but none in which a "b" stands
+beside a space, "ab cab" is cut into "ab", " c" and "ab": no token holds "ca" either.
 
 **WordPiece and Unigram** (BERT, ELECTRA; T5, XLM-R, ALBERT) make the ids of every word
 by itself. So a text can be cut where a word ends whatever lies around, if normalizing
@@ -57,7 +59,7 @@ from tokenlake.base.arrays import (
     text_over,
 )
 from tokenlake.errors import MissingExtraError, TokenizerError
-from tokenlake.etl.tokenizers.allowlist import flat, model_type
+from tokenlake.etl.tokenizers.allowlist import flat, merge_pairs, model_type
 from tokenlake.etl.tokenizers.engines import GigatokenEngine, ReferenceEngine
 from tokenlake.etl.tokenizers.files import TOKENIZER_JSON, TokenizerFiles
 from tokenlake.etl.tokenizers.kernel_constants import MARK, PAIR_WORDS
@@ -71,7 +73,8 @@ BLOCK_BYTES: Final = 1 << 19
 """Bytes of text that are cut, looked up and written while they are in the
 processor's cache.
 """
-# Slots of a new table and of the largest one, 32 bytes each.
+# Slots of a new table and of the largest one, 32 bytes each. At most half of them are
+# used, so that a search ends after few steps.
 _SMALL: Final = 1 << 16
 _LARGE: Final = 1 << 20
 _MOST_KEYS: Final = 1 << 26
@@ -89,6 +92,7 @@ UInt64 = npt.NDArray[np.uint64]
 _UNKNOWN_COSTS: Final = 10.0
 """Difference between the lowest score and that of a character that no piece spells."""
 _ASCII: Final = 128
+# A normalizer that only writes the mark, and puts none in front.
 _BARE: Final[Any] = {"type": "Replace", "pattern": {"String": _SPACE}, "content": _MARK}
 
 
@@ -110,6 +114,7 @@ class SegmentEngine:
     """
 
     def __init__(self, files: TokenizerFiles, *, literal: bool = True) -> None:
+        # 1. The compiled loops.
         try:
             from tokenlake.etl.tokenizers import segment_kernels
         except ImportError as error:
@@ -130,13 +135,18 @@ class SegmentEngine:
             )
         self.files = files
         self._run: Any = segment_kernels
+
+        # 2. The added tokens, end to end, with their ids.
         added = files.matched_tokens(literal=literal)
-        spelled = [token.encode() for token in added]
+        contents = [token.encode() for token in added]
         self._added_ids = np.array([files.token_id(token) for token in added], np.int32)
-        self._added_edges = offsets_of([len(token) for token in spelled])
-        self._added = np.frombuffer(bytearray(b"".join(spelled)), np.uint8)
-        self._firsts = np.zeros(256, np.uint8)
-        self._firsts[[token[0] for token in spelled]] = 1
+        self._added_edges = offsets_of([len(content) for content in contents])
+        self._added = np.frombuffer(bytearray(b"".join(contents)), np.uint8)
+        self._first_bytes = np.zeros(256, np.uint8)
+        for content in contents:
+            self._first_bytes[content[0]] = 1
+
+        # 3. The model, the table, and arrays that every block uses again.
         model_class = _Merges if model_type(files) == "BPE" else _Words
         self._model = model_class(files, literal, segment_kernels)
         self._one_thread = Lock()
@@ -155,13 +165,20 @@ class SegmentEngine:
         # 1. Find the added tokens: the place, the row and the number of each.
         if not len(self._added_ids):
             return self._encoded(data, begins, stops, np.arange(len(text)))
-        room = (
-            int(offsets[-1] - offsets[0]) // int(np.diff(self._added_edges).min()) + 1
-        )
-        token_places, rows, numbers = np.empty((3, room), np.int64)
-        tokens = (self._added, self._added_edges, self._firsts)
+        # Tokens do not overlap, so the shortest one bounds their number.
+        text_bytes = int(offsets[-1] - offsets[0])
+        most_tokens = text_bytes // int(np.diff(self._added_edges).min()) + 1
+        token_places, rows, numbers = np.empty((3, most_tokens), np.int64)
         count = self._run.find_tokens(
-            data, begins, stops, *tokens, token_places, rows, numbers
+            data,
+            begins,
+            stops,
+            self._added,
+            self._added_edges,
+            self._first_bytes,
+            token_places,
+            rows,
+            numbers,
         )
         if count == 0:
             return self._encoded(data, begins, stops, np.arange(len(text)))
@@ -184,28 +201,35 @@ class SegmentEngine:
         return Ragged(ids, pieces.offsets[first_pieces] + tokens_before)
 
     def _encoded(
-        self, data: UInt8, starts: Int64, stops: Int64, first: Int64
+        self, data: UInt8, starts: Int64, stops: Int64, first_pieces: Int64
     ) -> Ragged:
-        """Return the ids of n pieces of texts. The pieces `first` (int64[m]) begin a
-        text.
+        """Return the ids of n pieces of texts.
+
+        Args:
+            data: uint8, the texts.
+            starts, stops: int64[n], byte offsets of the pieces.
+            first_pieces: int64[m], pieces that begin a text.
         """
         with self._one_thread:
             try:
-                return self._encode(data, starts, stops, first)
+                return self._encode(data, starts, stops, first_pieces)
             except BaseException:
                 # New segments are in the table before they have ids; a later text would
                 # find them without ids.
                 self._restart(_SMALL)
                 raise
 
-    def _encode(self, data: UInt8, begins: Int64, stops: Int64, first: Int64) -> Ragged:
+    def _encode(
+        self, data: UInt8, begins: Int64, stops: Int64, first_pieces: Int64
+    ) -> Ragged:
+        """Return the ids of pieces; see :meth:`_encoded`, which holds the lock."""
         model = self._model
         rows = len(begins)
 
         # 1. Copy the pieces end to end, some with a space in front.
         gets_space = np.full(rows, model.prefix == "every", np.uint8)
         if model.prefix == "first":
-            gets_space[first] = 1
+            gets_space[first_pieces] = 1
         # Eight bytes are read at once, wherever a segment begins.
         laid = np.empty(int((stops - begins).sum()) + rows + 8, np.uint8)
         starts = np.empty(rows + 1, np.int64)
@@ -219,62 +243,63 @@ class SegmentEngine:
         ends = np.empty(rows, np.int32)
         rule = (model.ascii, model.bits, model.spaced, model.mark)
         row = 0
-        place = 0
-        total = 0
+        byte_offset = 0
+        id_count = 0
         while row < rows:
             first_row = row
-            begin = place
-            row, place, count = self._run.cut(
-                laid, starts, row, begin, BLOCK_BYTES, *rule, self._cuts, ends
+            block_start = byte_offset
+            row, byte_offset, count = self._run.cut(
+                laid, starts, row, block_start, BLOCK_BYTES, *rule, self._cuts, ends
             )
-            self._look_up(laid, begin, place - begin, count)
-            ids = _with_room(
-                ids, total, self._run.count_ids(self._table, self._slots, count) + 2
-            )
-            total = self._run.write(
+            self._look_up(laid, block_start, byte_offset - block_start, count)
+            # The loop that writes may write two ids more than there are.
+            new_ids = self._run.count_ids(self._table, self._slots, count)
+            ids = _with_room(ids, id_count, new_ids + 2)
+            id_count = self._run.write(
                 self._table,
                 self._slots,
                 count,
                 self._ids,
                 ids,
-                total,
+                id_count,
                 first_row,
                 row,
                 ends,
                 offsets,
             )
-        return Ragged(ids[:total], offsets)
+        return Ragged(ids[:id_count], offsets)
 
     def _look_up(
         self, laid: npt.NDArray[np.uint8], begin: int, size: int, count: int
     ) -> None:
         """Find the slots of the segments of a block, and give new ones their ids."""
         self._make_room(size, count)
-        before = self._keys_used
-        self._keys_used, fresh = self._run.look_up(
+        keys_before = self._keys_used
+        self._keys_used, new_count = self._run.look_up(
             laid,
             begin,
             self._cuts,
             count,
             self._table,
             self._keys,
-            before,
+            keys_before,
             self._slots,
             self._new,
         )
-        self._segments += fresh
-        new = self._new[:fresh]
+        self._segments += new_count
+        new = self._new[:new_count]
         self._ids_used = self._model.make(
             self._table, new, self._keys, self._ids, self._ids_used
         )
+        # Segments that the model cannot encode here go to another backend.
         without_ids = new[self._table[new, 1] >> np.uint64(32) == 0]
         if len(without_ids):
             self._ask(without_ids)
 
-    def _ask(self, new: Int32) -> None:
+    def _ask(self, new_slots: Int32) -> None:
         """Give new segments the ids of another backend."""
-        starts = self._table[new, 2].astype(np.int64)
-        sizes = (self._table[new, 1] & np.uint64(0xFFFFFFFF)).astype(np.int64)
+        starts = self._table[new_slots, 2].astype(np.int64)
+        sizes = (self._table[new_slots, 1] & np.uint64(0xFFFFFFFF)).astype(np.int64)
         texts: list[bytes] = []
         for start, size in zip(starts, sizes, strict=True):
             texts.append(self._keys[start : start + size].tobytes())
@@ -284,7 +309,12 @@ class SegmentEngine:
         )
         self._ids = _with_room(self._ids, self._ids_used, len(encoded.ids) + 2)
         self._ids_used = self._run.put_given(
-            self._table, new, encoded.offsets, encoded.ids, self._ids, self._ids_used
+            self._table,
+            new_slots,
+            encoded.offsets,
+            encoded.ids,
+            self._ids,
+            self._ids_used,
         )
 
     def _make_room(self, size: int, count: int) -> None:
@@ -294,8 +324,11 @@ class SegmentEngine:
             size: Bytes of the block.
             count: Number of its segments.
         """
+        # 1. A full table is emptied. Segments that come again are encoded again.
         if self._segments + count > self._model.most or self._keys_used > _MOST_KEYS:
             self._restart(len(self._table))
+
+        # 2. A table of which more than half would be used is enlarged.
         capacity = len(self._table)
         while self._segments + count > capacity // 2:
             capacity *= 2
@@ -303,13 +336,14 @@ class SegmentEngine:
             larger = np.zeros((capacity, 4), np.uint64)
             self._run.move(self._table, larger, self._keys)
             self._table = larger
+
+        # 3. A segment of n bytes has at most n ids. The loops read eight bytes at once,
+        #    and write two ids at once.
         self._keys = _with_room(self._keys, self._keys_used, size + 8)
         self._ids = _with_room(self._ids, self._ids_used, size + 2)
 
     def _restart(self, capacity: int) -> None:
-        """Forget all segments. The table is bounded, and segments that come again
-        are encoded again.
-        """
+        """Empty the table, with a number of slots."""
         self._table = np.zeros((capacity, 4), np.uint64)
         self._segments = 0
         # The bytes of the segments, and their ids.
@@ -321,8 +355,9 @@ class SegmentEngine:
 
 @final
 class _Words:
-    """WordPiece and Unigram: words are independent. New ones are searched here or
-    encoded by the reference.
+    """WordPiece and Unigram, whose words are independent.
+
+    New words are searched here, or encoded by the reference.
 
     This class and :class:`_Merges` decide how the texts of a tokenizer are cut, and
     give new segments their ids.
@@ -339,33 +374,45 @@ class _Words:
         bare: Backend for segments that :meth:`make` gives no ids.
     """
 
-    prefix, once = "never", False
+    prefix = "never"
+    once = False
 
     def __init__(self, files: TokenizerFiles, literal: bool, run: Any) -> None:
-        self._files, self._literal = files, literal
-        self.most = 2 * _LARGE  # the reference takes 100 times as long as a merge
+        self._files = files
+        self._literal = literal
+        # The table is larger than that of merges, because the reference takes 100 times
+        # as long as a merge.
+        self.most = 2 * _LARGE
         self._pieces = None
+
+        # 1. No pair beyond ASCII is parted, except before a space.
         self.bits = np.full(PAIR_WORDS, np.uint64(0xFFFFFFFFFFFFFFFF))
         stays = self._stays()
-        if model_type(files) == "WordPiece":
-            self.mark, parted = -1, _parted_words()
-        else:
-            self.mark, parted = MARK, np.zeros((_ASCII, _ASCII), np.bool_)
-            blanks = [
-                point
-                for point in range(_ASCII)
-                if self._normalized(chr(point)) in (_SPACE, _MARK)
-            ]
-            parted[:, blanks] = stays[:_ASCII, None]
-            self._pieces = self._searched(blanks)
-        self.ascii = np.where(parted, 0, 1).astype(np.uint8).reshape(-1)
         self.spaced = stays.astype(np.uint8)
+
+        # 2. ASCII pairs that are parted: around every sign with WordPiece, before a
+        #    space that follows a character which stays with Unigram.
+        if model_type(files) == "WordPiece":
+            self.mark = -1
+            is_parted = _parted_words()
+        else:
+            self.mark = MARK
+            is_parted = np.zeros((_ASCII, _ASCII), np.bool_)
+            blanks: list[int] = []
+            for point in range(_ASCII):
+                if self._normalized(chr(point)) in (_SPACE, _MARK):
+                    blanks.append(point)
+            is_parted[:, blanks] = stays[:_ASCII, None]
+            self._pieces = self._searched(blanks)
+        self.ascii = np.where(is_parted, 0, 1).astype(np.uint8).reshape(-1)
 
     def make(
         self, table: UInt64, new: Int32, keys: UInt8, ids: Int32, used: int
     ) -> int:
-        """Give ids to new segments for which a search is enough; return the number
-        of `ids` that are used now.
+        """Give ids to new segments for which a search is enough.
+
+        Returns:
+            The number of entries of `ids` in use now.
         """
         if self._pieces is None:
             return used
@@ -374,11 +421,19 @@ class _Words:
         return unigram_kernels.search_new(table, new, keys, ids, used, *self._pieces)
 
     def _normalized(self, character: str) -> str:
+        """Return a character as the tokenizer's normalizer changes it."""
         return self.bare.normalized(character)
 
     def _searched(self, blanks: list[int]) -> tuple[Any, ...] | None:
-        """Lay out Unigram's pieces; None where a word is not what follows a space,
-        with one mark or none before it.
+        """Return the tables and the room for the search of Unigram.
+
+        Args:
+            blanks: ASCII code points that normalizing makes a space of.
+
+        Returns:
+            Arguments of :func:`unigram_kernels.search_new` from `branches` on; None if
+            the pre-tokenizer makes another word of "space and letter" than the letter,
+            alone or with one mark in front.
         """
         from tokenlake.etl.tokenizers.unigram_kernels import add_pieces
 
@@ -386,131 +441,155 @@ class _Words:
         # As `tokenizers` read it: of some scores its last bit is another than in the
         # file, which decides between sums.
         model: dict[str, Any] = orjson.loads(backend.to_str())["model"]
-        words = [
-            word for word, _ in backend.pre_tokenizer.pre_tokenize_str(f"{_SPACE}a")
-        ]
+        pre_tokenized = backend.pre_tokenizer.pre_tokenize_str(f"{_SPACE}a")
+        words = [word for word, _ in pre_tokenized]
         if words not in ([f"{_MARK}a"], ["a"]):
             return None
+        word_prefix = np.frombuffer(words[0][:-1].encode(), np.uint8)
+
+        # 1. The tree of the pieces, and their scores.
         pieces = [piece.encode() for piece, _ in model["vocab"]]
-        offsets = np.cumsum([0, *map(len, pieces)], dtype=np.int64)
+        offsets = offsets_of([len(piece) for piece in pieces])
         size = int(offsets[-1])
         branches = np.zeros((1 << (2 * size).bit_length(), 2), np.uint64)
-        ends = np.full(size + 1, -1, np.int32)
-        add_pieces(branches, np.frombuffer(b"".join(pieces), np.uint8), offsets, ends)
+        pieces_of_nodes = np.full(size + 1, -1, np.int32)
+        add_pieces(
+            branches,
+            np.frombuffer(b"".join(pieces), np.uint8),
+            offsets,
+            pieces_of_nodes,
+        )
         scores = np.array([score for _, score in model["vocab"]], np.float64)
         scores = np.append(scores, scores.min() - _UNKNOWN_COSTS)
-        unknown = -1 if model.get("unk_id") is None else model["unk_id"]
-        room = (
-            np.empty(LONGEST, np.uint8),
-            np.empty(LONGEST + 1),
-            np.empty((LONGEST + 1, 2), np.int32),
-        )
+        unknown_id = -1
+        if model.get("unk_id") is not None:
+            unknown_id = model["unk_id"]
+
+        # 2. Room for the bytes, the sums and the steps of the longest word.
+        word_bytes = np.empty(LONGEST, np.uint8)
+        best_totals = np.empty(LONGEST + 1)
+        best_steps = np.empty((LONGEST + 1, 2), np.int32)
         return (
             branches,
-            ends,
+            pieces_of_nodes,
             scores,
-            unknown,
+            unknown_id,
             self._plain(blanks),
-            np.frombuffer(words[0][:-1].encode(), np.uint8),
-            *room,
+            word_prefix,
+            word_bytes,
+            best_totals,
+            best_steps,
         )
 
     def _plain(self, blanks: list[int]) -> UInt8:
-        """uint8[256], 1 for printable ASCII characters that normalizing leaves
-        alone, 2 for what becomes a space.
+        """Return the kinds of bytes that the search distinguishes: uint8[256].
+
+        1 for printable ASCII characters that normalizing does not change, 2 for
+        characters that become a space, 0 for all others.
         """
-        parts = flat(self._files.spec.get("normalizer"), "normalizers")
-        replaced = "".join(
-            part["pattern"].get("String", "")
-            for part in parts
-            if part["type"] == "Replace"
-        )
+        # A character of a replaced text may stay alone, but change beside others.
+        replaced = ""
+        for part in flat(self._files.spec.get("normalizer"), "normalizers"):
+            if part["type"] == "Replace":
+                replaced += part["pattern"].get("String", "")
         plain = np.zeros(256, np.uint8)
-        for character in map(chr, range(ord("!"), _ASCII - 1)):
-            plain[ord(character)] = (
-                self._normalized(character) == character not in replaced
-            )
+        for point in range(ord("!"), _ASCII - 1):
+            character = chr(point)
+            is_unchanged = self._normalized(character) == character
+            plain[point] = is_unchanged and character not in replaced
         plain[blanks] = 2
         return plain
 
     def _stays(self) -> Bools:
-        """bool[0x110000]: letters, digits and signs that normalizing neither drops
-        nor makes a space of.
+        """Return the characters after which a space begins a segment: bool[0x110000].
+
+        They are letters, digits and signs that normalizing neither drops nor makes a
+        space of.
         """
         stays = np.zeros(_POINTS, np.bool_)
         for point in chain(range(_ALPHABETS), _HANGUL):
-            if (
-                point == _PREPENDED
-                or category(character := chr(point))[0] not in "LNPS"
-            ):
+            character = chr(point)
+            # Letters, numbers, punctuation and symbols.
+            if point == _PREPENDED or category(character)[0] not in "LNPS":
                 continue
             normalized = self._normalized(character)
             is_visible = normalized != "" and normalized.isprintable()
-            stays[point] = (
-                is_visible and _SPACE not in normalized and _MARK not in normalized
-            )
+            has_blank = _SPACE in normalized or _MARK in normalized
+            stays[point] = is_visible and not has_blank
         return stays
 
     @cached_property
     def bare(self) -> ReferenceEngine:
+        """The reference, for segments that the search leaves without ids."""
         return ReferenceEngine(self._files, literal=self._literal)
 
 
 def _parted_words() -> Bools:
-    """bool[128, 128]: where BERT's pre-tokenizer parts two characters, neither of
-    which its normalizer drops.
+    """Return the ASCII pairs that BERT's pre-tokenizer parts: bool[128, 128].
+
+    It parts all but two letters or digits. A control character is no side of a cut,
+    because the normalizer drops it, and its neighbours may then belong together.
     """
-    letter = np.array([chr(point).isalnum() for point in range(_ASCII)])
-    space = np.isin(np.arange(_ASCII), [ord(character) for character in " \t\n\r"])
-    stays = space | np.array([chr(point).isprintable() for point in range(_ASCII)])
-    return stays[:, None] & stays & ~(letter[:, None] & letter)
+    is_letter = np.array([chr(point).isalnum() for point in range(_ASCII)])
+    is_printable = np.array([chr(point).isprintable() for point in range(_ASCII)])
+    is_space = np.isin(np.arange(_ASCII), [ord(character) for character in " \t\n\r"])
+    stays = is_space | is_printable
+    are_letters = is_letter[:, None] & is_letter
+    return stays[:, None] & stays & ~are_letters
 
 
 @final
 class _Merges:
-    """Byte pair encoding without a pre-tokenizer: what no merge joins is parted, and
-    new segments are merged.
+    """Byte pair encoding without a pre-tokenizer.
+
+    A text is cut between characters that no merge joins, and new segments are merged.
+    Attributes are those of :class:`_Words`.
     """
 
     def __init__(self, files: TokenizerFiles, _literal: bool, run: Any) -> None:
-        self._files, self._run = files, run
-        self.mark, self.most = MARK, _LARGE // 2
+        self._files = files
+        self._run = run
+        self.mark = MARK
+        self.most = _LARGE // 2
+
+        # The pre-tokenizer is Metaspace or none. Without one, a normalizer of several
+        # steps begins with one that puts the mark in front.
         stage: dict[str, Any] = files.spec.get("pre_tokenizer") or {}
         normalizer: dict[str, Any] = files.spec.get("normalizer") or {}
         self._split = bool(stage.get("split"))
         self.spaced = np.full(_POINTS, self._split, np.uint8)
         self.once = bool(stage)
+        self.prefix = "never"
         if stage:
-            self.prefix = (
-                "every"
-                if stage["prepend_scheme"] == "always"
-                else stage["prepend_scheme"]
-            )
-        else:
-            self.prefix = "every" if normalizer.get("type") == "Sequence" else "never"
+            self.prefix = stage["prepend_scheme"]
+        if self.prefix == "always" or (
+            not stage and normalizer.get("type") == "Sequence"
+        ):
+            self.prefix = "every"
         self._pairs()
         self._vocabulary()
 
     def _pairs(self) -> None:
-        """Collect the pairs of neighbouring characters of all tokens that merges
-        make.
-        """
+        """Collect the pairs of neighbouring characters in all merged tokens."""
         self.ascii: UInt8 = np.zeros(_ASCII * _ASCII, np.uint8)
         self.bits: npt.NDArray[np.uint64] = np.zeros(PAIR_WORDS, np.uint64)
         tokens = [left + right for left, right in self._merged]
         points = np.frombuffer(
             "".join(tokens).replace(_MARK, _SPACE).encode("utf-32-le"), np.uint32
         )
-        inside = np.ones(len(points), np.bool_)
-        inside[np.cumsum(np.array([len(token) for token in tokens], np.int64)) - 1] = (
-            False
-        )
-        coded = np.unique(
-            (points[:-1].astype(np.int64) * _POINTS + points[1:])[inside[:-1]]
-        )
-        pairs = np.stack(np.divmod(coded, _POINTS))
-        if self._split:  # no token reaches over a word's beginning
+
+        # 1. The distinct pairs. The tokens lie end to end: the last character of one
+        #    makes no pair with the first of the next.
+        token_sizes = np.array([len(token) for token in tokens], np.int64)
+        is_inside = np.ones(len(points), np.bool_)
+        is_inside[np.cumsum(token_sizes) - 1] = False
+        pair_codes = points[:-1].astype(np.int64) * _POINTS + points[1:]
+        pairs = np.stack(np.divmod(np.unique(pair_codes[is_inside[:-1]]), _POINTS))
+        if self._split:
+            # No token reaches over the beginning of a word.
             pairs = pairs[:, pairs[1] != ord(_SPACE)]
+
+        # 2. ASCII in a table, the others in a set of hashes.
         ascii_only = (pairs < _ASCII).all(axis=0)
         self.ascii[pairs[0, ascii_only] * _ASCII + pairs[1, ascii_only]] = 1
         # One layout, and so one compiled form of each loop: processes that compile at
@@ -519,6 +598,7 @@ class _Merges:
 
     def _vocabulary(self) -> None:
         """Lay out the ids of characters and bytes, and the merges."""
+        # 1. Characters. One without an id becomes the ids of its bytes.
         vocab: dict[str, int] = self._files.spec["model"]["vocab"]
         points = np.full(_POINTS, -1, np.int32)
         for token, index in vocab.items():
@@ -526,47 +606,52 @@ class _Merges:
                 points[ord(token)] = index
         points[ord(_SPACE)] = points[ord(_MARK)]
         byte_ids = np.array([vocab[f"<0x{byte:02X}>"] for byte in range(256)], np.int32)
-        triples = np.array(
-            [(vocab[a], vocab[b], vocab[a + b]) for a, b in self._merged], np.int32
-        ).reshape(-1, 3)
-        merges = np.zeros((1 << max(4, (4 * len(triples)).bit_length()), 2), np.uint64)
-        self._run.add_merges(merges, *np.ascontiguousarray(triples.T))
+
+        # 2. Merges: the ids of the left, the right and the joined token, in a table of
+        #    which at most a quarter is used.
+        triples: list[tuple[int, int, int]] = []
+        for left, right in self._merged:
+            triples.append((vocab[left], vocab[right], vocab[left + right]))
+        merge_ids = np.array(triples, np.int32).reshape(-1, 3)
+        capacity = 1 << max(4, (4 * len(triples)).bit_length())
+        merges = np.zeros((capacity, 2), np.uint64)
+        self._run.add_merges(merges, *np.ascontiguousarray(merge_ids.T))
         self._merging = points, byte_ids, merges, np.empty(LONGEST, np.int64)
 
     def make(
         self, table: UInt64, new: Int32, keys: UInt8, ids: Int32, used: int
     ) -> int:
-        """Give ids to new segments that are not too long; return the number of `ids`
-        that are used now.
+        """Give ids to new segments that are not too long.
+
+        Returns:
+            The number of entries of `ids` in use now.
         """
         return self._run.merge_new(table, new, keys, ids, used, *self._merging)
 
     @cached_property
     def _merged(self) -> list[tuple[str, str]]:
-        merges: list[Any] = self._files.spec["model"]["merges"]
-        pairs = (
-            merge.split(" ") if isinstance(merge, str) else merge for merge in merges
-        )
-        return [(left, right) for left, right in pairs]
+        """The pairs of tokens that are merged, in order of rank."""
+        return [(left, right) for left, right in merge_pairs(self._files.spec["model"])]
 
     @cached_property
     def bare(self) -> GigatokenEngine:
-        """gigatoken for segments that are too long: it puts nothing before them."""
+        """gigatoken for segments that are too long; it puts nothing in front."""
         spec = {
             **self._files.spec,
             "normalizer": _BARE,
             "pre_tokenizer": None,
             "added_tokens": [],
         }
-        data = orjson.dumps(spec)
+        json_bytes = orjson.dumps(spec)
         return GigatokenEngine(
-            TokenizerFiles(name=self._files.name, files={TOKENIZER_JSON: data})
+            TokenizerFiles(name=self._files.name, files={TOKENIZER_JSON: json_bytes})
         )
 
 
 def _with_room(array: npt.NDArray[Any], used: int, additional: int) -> npt.NDArray[Any]:
-    """Return an array with the first `used` entries of another one and room for
-    additional ones.
+    """Return an array with room for additional entries behind the first `used` ones.
+
+    It is the same array if that is large enough, else a copy of twice the size.
     """
     if used + additional <= len(array):
         return array
@@ -582,7 +667,8 @@ def open_engine(
     threads: bool,
     reference: ReferenceEngine | None,
 ) -> SegmentEngine:
-    """Open the segment cache for a tokenizer; see
-    :class:`tokenlake.etl.tokenizers.encoder.OpenEngine`.
+    """Open the segment cache for a tokenizer.
+
+    See :class:`tokenlake.etl.tokenizers.encoder.OpenEngine`.
     """
     return SegmentEngine(files, literal=literal)

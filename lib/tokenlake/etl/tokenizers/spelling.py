@@ -1,5 +1,4 @@
-"""Tokenizers whose ids spell the bytes of a text, so that their places follow from the
-ids.
+"""Tokenizers whose ids spell the bytes of a text, so that places follow from the ids.
 
 Two kinds do. Byte-level BPE spells every byte by one letter of its alphabet, whatever
 its splits are. BPE in SentencePiece's style spells a space as U+2581 and what its
@@ -31,21 +30,23 @@ def objection_to_spelling(files: TokenizerFiles, *, literal: bool) -> str | None
     """Return why the ids of a tokenizer do not spell the bytes of a text, or None.
 
     Args:
-        files: The tokenizer.
+        files: Tokenizer.
         literal: Whether special tokens are plain text.
     """
-    kind = model_type(files)
-    if kind != "BPE":
-        return f"the model is {kind}, which does not spell all characters"
+    model_name = model_type(files)
+    if model_name != "BPE":
+        return f"the model is {model_name}, which does not spell all characters"
     is_marked = bool(files.spec["model"].get("byte_fallback"))
-    reason = (
-        objection_to_words(files, literal=literal)
-        if is_marked
-        else _objection_to_bytes(files)
-    )
+
+    # 1. The stages. Those of SentencePiece's style are read like those of cached words.
+    if is_marked:
+        reason = objection_to_words(files, literal=literal)
+    else:
+        reason = _objection_to_bytes(files)
     if reason is not None:
         return reason
-    # The id of an added token must not be one of text, too.
+
+    # 2. The id of an added token must not be one of text, too.
     vocab = files.spec["model"]["vocab"]
     for token in files.matched_tokens(literal=literal):
         is_text = token in BYTE_TOKENS or _MARK in token
@@ -57,23 +58,23 @@ def objection_to_spelling(files: TokenizerFiles, *, literal: bool) -> str | None
 
 
 def parting_tokens(files: TokenizerFiles, *, literal: bool) -> list[str]:
-    """Return the added tokens that part a text, but for those whose place is the same
-    if they are taken for text.
+    """Return the added tokens that part a text.
+
+    Tokens whose place is the same if they are taken for text are left out.
 
     Args:
-        files: A tokenizer without an objection.
+        files: Tokenizer without an objection.
         literal: Whether special tokens are plain text.
     """
-    return [
-        token
-        for token in files.matched_tokens(literal=literal)
-        if not _spells_itself(files, token)
-    ]
+    tokens: list[str] = []
+    for token in files.matched_tokens(literal=literal):
+        if not _spells_itself(files, token):
+            tokens.append(token)
+    return tokens
 
 
 def _spells_itself(files: TokenizerFiles, token: str) -> bool:
-    """Return whether an added token is also a token of text that spells the same
-    characters.
+    """Whether an added token is also a token of text with the same characters.
 
     Gemma 3 has added tokens of several marks U+2581, whose ids are also those of as
     many spaces. Where a text holds the marks themselves, they lie there, whether the
@@ -81,22 +82,19 @@ def _spells_itself(files: TokenizerFiles, token: str) -> bool:
     """
     model = files.spec["model"]
     is_marked = bool(model.get("byte_fallback"))
-    if (
-        not is_marked
-        or _MARK not in token
-        or token in BYTE_TOKENS
-        or token not in model["vocab"]
-    ):
+    has_mark = is_marked and _MARK in token
+    is_text = token in model["vocab"] and token not in BYTE_TOKENS
+    if not (has_mark and is_text):
         return False
+    # A mark that is put in front would spell one more space.
     return prefix_rule(files) == "never"
 
 
 def _objection_to_bytes(files: TokenizerFiles) -> str | None:
-    """Return why a tokenizer without byte tokens does not spell bytes by letters, or
-    None.
-    """
+    """Return why a tokenizer without byte tokens does not spell bytes, or None."""
     spec = files.spec
     model: dict[str, Any] = spec["model"]
+    # 1. The model and the stages around it add nothing.
     for reason in unknown_keys(spec, "BPE"):
         return reason
     for key in ("dropout", "continuing_subword_prefix", "end_of_word_suffix"):
@@ -111,11 +109,12 @@ def _objection_to_bytes(files: TokenizerFiles) -> str | None:
         return (
             f"the normalizer is {kind_of(spec.get('normalizer'))}, expected none or NFC"
         )
+
+    # 2. The pre-tokenizer parts the text, and then writes its bytes as letters.
     stages = flat(spec.get("pre_tokenizer"), "pretokenizers")
     is_byte_level = bool(stages) and stages[-1].get("type") == "ByteLevel"
-    if not is_byte_level or any(
-        stage.get("type") not in _PARTING for stage in stages[:-1]
-    ):
+    only_parts = all(stage.get("type") in _PARTING for stage in stages[:-1])
+    if not (is_byte_level and only_parts):
         return f"the pre_tokenizer is {kind_of(spec.get('pre_tokenizer'))}, expected splits and then ByteLevel"
     if stages[-1].get("add_prefix_space", True):
         return "the pre_tokenizer puts a space in front of texts"
@@ -123,7 +122,7 @@ def _objection_to_bytes(files: TokenizerFiles) -> str | None:
 
 
 def prefix_rule(files: TokenizerFiles) -> str:
-    """Return which parts of a text get a space in front.
+    """Return the rule by which parts of a text get a space in front.
 
     Returns:
         "never"; "every" part; the "first" part of a text, or every part ("missing"), if

@@ -7,11 +7,13 @@ Byte-pair encoding is learned in four steps:
 
 1. Text is split into words as GPT-2 splits it: a word takes the one space before it,
    and letters, digits and other characters are words apart. Equal words are counted
-   once with their number. 2. Each word becomes a list of symbols, at first its UTF-8
-   bytes. 3. The pair of neighbouring symbols with the highest count becomes a new
-   symbol, which replaces the pair in all words. Among pairs of the same count, the one
-   with the lower ids goes first. 4. Step 3 is repeated until the vocabulary has the
-   wanted size or every word is one symbol.
+   once with their number.
+2. Each word becomes a list of symbols, at first its UTF-8 bytes.
+3. The pair of neighbouring symbols with the highest count becomes a new symbol, which
+   replaces the pair in all words. Among pairs of the same count, the one with the lower
+   ids goes first.
+4. Step 3 is repeated until the vocabulary has the requested size or every word is one
+   symbol.
 
 For example, in the words ``low`` (5 times) and ``lower`` (2 times) the pairs ``l o``
 and ``o w`` both occur 7 times. ``l o`` has the lower ids, so ``lo`` is the first new
@@ -51,8 +53,9 @@ Merge = tuple[str, str]
 def train_bpe(
     texts: Iterable[str], vocab_size: int = 4096, *, name: str = "trained-bpe"
 ) -> TokenizerFiles:
-    """Train a GPT-2-style byte-level BPE with the special token ``<|endoftext|>`` (BOS
-    and EOS).
+    """Train a GPT-2-style byte-level BPE.
+
+    Its one special token ``<|endoftext|>`` is BOS and EOS.
 
     Args:
         texts: Training text, consumed once.
@@ -71,6 +74,7 @@ def train_bpe(
         raise ConfigError(
             f"vocab_size is {vocab_size}, expected at least {_BYTES + 1}: 256 bytes and {END_OF_TEXT}"
         )
+    # Words in the letters of the byte alphabet, in which a tokenizer.json writes them.
     characters = byte_characters()
     words: Counter[str] = Counter()
     for word, count in count_words(texts).items():
@@ -97,9 +101,13 @@ def to_json(specification: Mapping[str, Any]) -> bytes:
 def _byte_level_specification(
     tokens: Sequence[str], merges: Sequence[Merge]
 ) -> dict[str, Any]:
-    """Return the tokenizer.json of a byte-level BPE whose first token is the special
-    one.
+    """Return the tokenizer.json of a byte-level BPE.
+
+    Args:
+        tokens: Tokens by id. The first one is the special token.
+        merges: Merges by rank.
     """
+    # `tokenizers` writes every key, so this file looks like one that it has written.
     stage = {
         "type": "ByteLevel",
         "add_prefix_space": True,
@@ -141,8 +149,9 @@ def _byte_level_specification(
 
 
 def count_words(texts: Iterable[str]) -> Counter[str]:
-    """Return how often each word occurs in the texts, by the expression of GPT-2's
-    tokenizer.
+    """Return the number of occurrences of each word in texts.
+
+    Words are those of GPT-2's expression.
     """
     find_words = _word_expression().findall
     words: Counter[str] = Counter()
@@ -170,19 +179,17 @@ def _word_expression() -> re.Pattern[str]:
 
 
 def _numbers() -> str:
-    """Return the characters of the categories of numbers, as ranges for the inside
-    of ``[...]``.
-    """
+    """Return the characters that are numbers, as ranges for the inside of ``[...]``."""
     ranges: list[list[int]] = []
-    for point in range(sys.maxunicode + 1):
-        character = chr(point)
+    for code_point in range(sys.maxunicode + 1):
+        character = chr(code_point)
         # The quick test is true for all numbers, and for some letters.
         if not character.isnumeric() or unicodedata.category(character)[0] != "N":
             continue
-        if ranges and ranges[-1][1] == point - 1:
-            ranges[-1][1] = point
+        if ranges and ranges[-1][1] == code_point - 1:
+            ranges[-1][1] = code_point
         else:
-            ranges.append([point, point])
+            ranges.append([code_point, code_point])
     return "".join(f"{chr(first)}-{chr(last)}" for first, last in ranges)
 
 
@@ -192,8 +199,8 @@ def learn_merges(
     """Learn the tokens and merges of a byte-pair encoding.
 
     Args:
-        words: How often each word occurs. Characters that are not in `alphabet` are
-            left out.
+        words: Number of occurrences of each word. Characters that are not in `alphabet`
+            are left out.
         alphabet: The first tokens, by id: special tokens and all single characters.
         vocab_size: Number of tokens to learn, those of `alphabet` included.
 
@@ -217,12 +224,14 @@ def learn_merges(
         if -negative_count != count:
             heapq.heappush(heap, (-count, pair))
             continue
-        left, right = tokens[pair[0]], tokens[pair[1]]
+        left = tokens[pair[0]]
+        right = tokens[pair[1]]
         # Two pairs can spell one token: "ab" + "c" and "a" + "bc".
         token_id = ids.setdefault(left + right, len(tokens))
         if token_id == len(tokens):
             tokens.append(left + right)
         merges.append((left, right))
+        # Sorted, because the order of a set is not the same in every run.
         for new_pair in sorted(corpus.merge(pair, token_id)):
             heapq.heappush(heap, (-corpus.pair_counts[new_pair], new_pair))
     return tokens, merges
@@ -239,46 +248,49 @@ class _Corpus:
         self.pair_counts: Counter[Pair] = Counter()
         self._counts = list(words.values())
         self._symbols: list[list[int]] = []
-        # Words that had the pair when it was last formed in them.
+        # Words that had the pair when it was last formed in them. Some have lost it
+        # since, so a merge looks at each word.
         self._words_with: defaultdict[Pair, set[int]] = defaultdict(set)
-        for index, (word, count) in enumerate(words.items()):
+        for word_index, (word, count) in enumerate(words.items()):
             symbols = [ids[character] for character in word if character in ids]
             self._symbols.append(symbols)
             for pair in pairwise(symbols):
                 self.pair_counts[pair] += count
-                self._words_with[pair].add(index)
+                self._words_with[pair].add(word_index)
 
     def merge(self, pair: Pair, token_id: int) -> set[Pair]:
-        """Replace a pair by one symbol in all words, and return the pairs that
-        became more frequent by that.
+        """Replace a pair by one symbol in all words.
+
+        Returns:
+            The pairs that became more frequent by that.
         """
         left, right = pair
-        formed: set[Pair] = set()
-        for index in self._words_with.pop(pair):
-            symbols = self._symbols[index]
-            count = self._counts[index]
-            place = 0
-            while place < len(symbols) - 1:
-                if symbols[place] != left or symbols[place + 1] != right:
-                    place += 1
+        new_pairs: set[Pair] = set()
+        for word_index in self._words_with.pop(pair):
+            symbols = self._symbols[word_index]
+            count = self._counts[word_index]
+            symbol_index = 0
+            while symbol_index < len(symbols) - 1:
+                if symbols[symbol_index] != left or symbols[symbol_index + 1] != right:
+                    symbol_index += 1
                     continue
-                symbols[place : place + 2] = [token_id]
+                symbols[symbol_index : symbol_index + 2] = [token_id]
                 # The pair's neighbours lose their pairs with it and get pairs with the
                 # new symbol.
-                if place > 0:
-                    before = symbols[place - 1]
+                if symbol_index > 0:
+                    before = symbols[symbol_index - 1]
                     self.pair_counts[before, left] -= count
-                    self._add((before, token_id), index, formed)
-                if place < len(symbols) - 1:
-                    after = symbols[place + 1]
+                    self._add((before, token_id), word_index, new_pairs)
+                if symbol_index < len(symbols) - 1:
+                    after = symbols[symbol_index + 1]
                     self.pair_counts[right, after] -= count
-                    self._add((token_id, after), index, formed)
-                place += 1
+                    self._add((token_id, after), word_index, new_pairs)
+                symbol_index += 1
         del self.pair_counts[pair]
-        return formed
+        return new_pairs
 
-    def _add(self, pair: Pair, index: int, formed: set[Pair]) -> None:
+    def _add(self, pair: Pair, word_index: int, new_pairs: set[Pair]) -> None:
         """Count a new occurrence of a pair in a word."""
-        self.pair_counts[pair] += self._counts[index]
-        self._words_with[pair].add(index)
-        formed.add(pair)
+        self.pair_counts[pair] += self._counts[word_index]
+        self._words_with[pair].add(word_index)
+        new_pairs.add(pair)

@@ -1,7 +1,21 @@
-"""Compiled loops for words of a Unigram model: the tree of its pieces, and the search
-for the best ones.
+"""Compiled loops for words of a Unigram model: the tree of its pieces, and the search.
 
-Tables are those of :mod:`tokenlake.etl.tokenizers.segment_kernels`.
+The search finds the pieces that spell a word with the largest sum of scores. For every
+byte offset it keeps the largest sum until there, and the last piece of it:
+
+1. totals[0] = 0. For each character start, from the left, follow the tree through the
+   bytes that come next. At each node where a piece ends:
+   totals[end] = max(totals[end], totals[start] + score of the piece).
+2. A character that no piece spells alone counts as a piece with the lowest score less
+   10.
+3. The pieces of the word are read from its end backwards.
+
+Example: the pieces a (-1), b (-1), ab (-1.5) spell "ab" as a b with -2, or as ab with
+-1.5, which is chosen.
+
+The tree is a table of branches: uint64[capacity, 2], open addressing, of the node above
+bit 8 and the byte, and of the next node. Segments lie in the tables of
+:mod:`tokenlake.etl.tokenizers.segment_kernels`.
 """
 
 from __future__ import annotations
@@ -16,40 +30,43 @@ from tokenlake.etl.tokenizers.segment_kernels import HALF, LOW, MIX, ONE, put
 
 @njit(cache=True, inline="always")
 def branch_of(branches: Any, node: Any, byte: Any) -> Any:
-    """Return the slot of a node's branch in a table of branches, or of where it
-    would be.
-    """
+    """Return the slot of a node's branch for a byte, or the free one it would get."""
     key = np.uint64(node) << np.uint64(8) | np.uint64(byte)
     mask = np.uint64(len(branches) - 1)
-    at = ((key * MIX) >> HALF) & mask
-    while branches[at, 1] != 0 and branches[at, 0] != key:
-        at = (at + ONE) & mask
-    return at
+    slot = ((key * MIX) >> HALF) & mask
+    while branches[slot, 1] != 0 and branches[slot, 0] != key:
+        slot = (slot + ONE) & mask
+    return slot
 
 
 @njit(cache=True)
-def add_pieces(branches: Any, data: Any, offsets: Any, ends: Any) -> Any:
-    """Put the pieces of a vocabulary (uint8[total], int64[n + 1]), in the order of
-    their ids, into a tree.
+def add_pieces(
+    branches: Any, piece_bytes: Any, offsets: Any, pieces_of_nodes: Any
+) -> Any:
+    """Put the pieces of a vocabulary into a tree.
 
     Args:
-        branches: uint64[capacity, 2], empty, with room for twice as many branches as
-            there are bytes.
-        ends: int32[total + 1], all -1; gets the id of the piece that ends at each node;
-            the root is node 0.
+        branches: uint64[capacity, 2], empty. The capacity is at least twice the number
+            of bytes.
+        piece_bytes, offsets: uint8[total] and int64[n + 1], the pieces in the order of
+            their ids.
+        pieces_of_nodes: int32[total + 1], all -1. Gets the id of the piece that ends at
+            each node. The root is node 0.
     """
-    nodes = 1
+    node_count = 1
     for piece in range(len(offsets) - 1):
         node = 0
-        for i in range(offsets[piece], offsets[piece + 1]):
-            at = branch_of(branches, node, data[i])
-            if branches[at, 1] == 0:
-                branches[at, 0] = np.uint64(node) << np.uint64(8) | np.uint64(data[i])
-                branches[at, 1] = np.uint64(nodes)
-                nodes += 1
-            node = np.int64(branches[at, 1])
+        for byte_offset in range(offsets[piece], offsets[piece + 1]):
+            slot = branch_of(branches, node, piece_bytes[byte_offset])
+            if branches[slot, 1] == 0:
+                byte = np.uint64(piece_bytes[byte_offset])
+                branches[slot, 0] = np.uint64(node) << np.uint64(8) | byte
+                branches[slot, 1] = np.uint64(node_count)
+                node_count += 1
+            node = np.int64(branches[slot, 1])
+        # An empty piece ends at the root, where no word has a piece.
         if node > 0:
-            ends[node] = piece
+            pieces_of_nodes[node] = piece
 
 
 @njit(cache=True)
@@ -57,82 +74,106 @@ def search_new(
     table: Any,
     new: Any,
     keys: Any,
-    kept: Any,
+    pool: Any,
     used: Any,
     branches: Any,
-    ends: Any,
+    pieces_of_nodes: Any,
     scores: Any,
-    unknown: Any,
-    plain: Any,
+    unknown_id: Any,
+    byte_kinds: Any,
     prefix: Any,
-    word: Any,
-    totals: Any,
-    steps: Any,
+    word_bytes: Any,
+    best_totals: Any,
+    best_steps: Any,
 ) -> Any:
-    """Give new segments of a space and plain characters the ids of the pieces with the
-    largest sum of scores.
+    """Encode new segments of a space and plain characters by the search.
 
-    Unigram's search as `tokenizers` does it: sums from the left, the first of equal
-    ones wins. A segment that holds anything else, is too long, or has a character that
-    no piece spells, gets none.
+    As `tokenizers` does it: sums are added from the left, and of equal sums the first
+    one wins. A segment gets no ids if it holds other characters, is too long, or has a
+    character that no piece spells. The caller encodes it by the reference.
 
     Args:
+        table, new, keys: Table, slots of its new segments and their bytes.
+        pool: int32, with room for an id per byte of the segments.
+        used: Number of entries of `pool` in use.
+        branches, pieces_of_nodes: Tree from :func:`add_pieces`.
         scores: float64[pieces + 1], the last one that of a character without a piece.
-        unknown: the id for these, -1 for none.
-        plain: uint8[256], 1 for bytes that are characters which normalizing leaves
-            alone, 2 for what becomes a space.
-        prefix: uint8[k], what stands for the space.
-        word, totals, steps: uint8[n], float64[n + 1], int32[n + 1, 2], room for a word
-            of n bytes.
+        unknown_id: Id of a character without a piece, -1 for none.
+        byte_kinds: uint8[256], 1 for characters that normalizing does not change, 2 for
+            characters that become a space, 0 for all others.
+        prefix: uint8[k], bytes that replace the space.
+        word_bytes, best_totals, best_steps: uint8[n], float64[n + 1], int32[n + 1, 2],
+            room for a word of n bytes. A step is the start of a piece and its id.
 
     Returns:
-        How much of `kept` is used now.
+        The number of entries of `pool` in use now.
     """
-    none = len(scores) - 1
+    no_piece = len(scores) - 1
     for slot in new:
-        start, size = np.int64(table[slot, 2]), np.int64(table[slot, 1] & LOW)
-        n = len(prefix) + size - 1
-        good = size > 1 and n <= len(word) and plain[keys[start]] == 2
-        for i in range(1, size):
-            good = good and plain[keys[start + i]] == 1
-        if not good:
+        start = np.int64(table[slot, 2])
+        size = np.int64(table[slot, 1] & LOW)
+        word_size = len(prefix) + size - 1
+
+        # 1. A segment is searched if it is a space and plain characters.
+        has_room = word_size <= len(word_bytes)
+        is_searched = size > 1 and has_room and byte_kinds[keys[start]] == 2
+        for byte_index in range(1, size):
+            is_searched = is_searched and byte_kinds[keys[start + byte_index]] == 1
+        if not is_searched:
             continue
-        word[: len(prefix)] = prefix
-        word[len(prefix) : n] = keys[start + 1 : start + size]
-        steps[: n + 1, 0] = -1
-        totals[0] = 0.0
-        at = 0
-        while at < n:
-            width = len(prefix) if at < len(prefix) else 1
-            single, node, end = False, 0, at
-            while end < n:
-                node = np.int64(branches[branch_of(branches, node, word[end]), 1])
+        word_bytes[: len(prefix)] = prefix
+        word_bytes[len(prefix) : word_size] = keys[start + 1 : start + size]
+
+        # 2. Extend the best sum at each character by all pieces that begin there.
+        best_steps[: word_size + 1, 0] = -1
+        best_totals[0] = 0.0
+        offset = 0
+        while offset < word_size:
+            # The prefix is one character of several bytes; all others are ASCII.
+            width = 1
+            if offset < len(prefix):
+                width = len(prefix)
+            has_single = False
+            node = 0
+            end = offset
+            while end < word_size:
+                node = np.int64(branches[branch_of(branches, node, word_bytes[end]), 1])
                 if node == 0:
                     break
                 end += 1
-                if ends[node] >= 0:
-                    total = scores[ends[node]] + totals[at]
-                    if steps[end, 0] < 0 or total > totals[end]:
-                        totals[end], steps[end, 0], steps[end, 1] = (
-                            total,
-                            at,
-                            ends[node],
-                        )
-                    single = single or end - at == width
-            end = at + width
-            if not single:
-                total = scores[none] + totals[at]
-                if steps[end, 0] < 0 or total > totals[end]:
-                    totals[end], steps[end, 0], steps[end, 1] = total, at, none
-            at = end
-        count, at = 0, n
-        while at > 0 and steps[at, 1] != none and steps[at, 1] != unknown:
-            count, at = count + 1, np.int64(steps[at, 0])
-        if at > 0:
+                if pieces_of_nodes[node] >= 0:
+                    score_sum = scores[pieces_of_nodes[node]] + best_totals[offset]
+                    if best_steps[end, 0] < 0 or score_sum > best_totals[end]:
+                        best_totals[end] = score_sum
+                        best_steps[end, 0] = offset
+                        best_steps[end, 1] = pieces_of_nodes[node]
+                    has_single = has_single or end - offset == width
+            # No piece is the character alone: it may be skipped for the lowest score.
+            end = offset + width
+            if not has_single:
+                score_sum = scores[no_piece] + best_totals[offset]
+                if best_steps[end, 0] < 0 or score_sum > best_totals[end]:
+                    best_totals[end] = score_sum
+                    best_steps[end, 0] = offset
+                    best_steps[end, 1] = no_piece
+            offset = end
+
+        # 3. Count the pieces from the end. The walk stops where a character is unknown.
+        piece_count = 0
+        offset = word_size
+        while offset > 0:
+            piece = best_steps[offset, 1]
+            if piece in (no_piece, unknown_id):
+                break
+            piece_count += 1
+            offset = np.int64(best_steps[offset, 0])
+        if offset > 0:
             continue
-        at = n
-        for k in range(count):
-            kept[used + count - 1 - k] = steps[at, 1]
-            at = np.int64(steps[at, 0])
-        used = put(table, slot, kept, used, count)
+
+        # 4. Write them, the last one first.
+        offset = word_size
+        for piece_index in range(piece_count):
+            pool[used + piece_count - 1 - piece_index] = best_steps[offset, 1]
+            offset = np.int64(best_steps[offset, 0])
+        used = put(table, slot, pool, used, piece_count)
     return used

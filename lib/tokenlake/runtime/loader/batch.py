@@ -75,6 +75,7 @@ def reused_array(shape: tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[An
     A batch that the caller keeps, in any form, keeps its memory and is never
     overwritten.
     """
+    # New pages would be zeroed by the kernel, which costs as much as filling the batch.
     size = math.prod(shape) * np.dtype(dtype).itemsize
     return BLOCKS.take(size).view(dtype).reshape(shape)
 
@@ -120,11 +121,14 @@ class Assembler:
         self._layout.check_length(self.length)
         self._parts: int | None = None
         self._is_for_transfer = False
+        # A flat batch has no rows: the bounds of its segments are delivered with it.
         if self._layout.flat:
             self.names += FLAT_COLUMNS
         self.needs_segments = (
             bool(self._columns - {"input_ids"}) or self._layout != BatchLayout()
         )
+        # Row groups are decoded without the columns that no requested column is made
+        # of.
         has_loss_mask = any(rows.has_loss_mask for rows in sources)
         self.needs_loss_mask = has_loss_mask and bool(FROM_LOSS & self._columns)
 
@@ -175,12 +179,15 @@ class Assembler:
         # Each row group is looked up once, however many of its rows are in the batch.
         numbers = group.tolist()
         rows = row.tolist()
-        index_of_number = {
-            number: index for index, number in enumerate(dict.fromkeys(numbers))
-        }
-        groups = list(map(decoded, index_of_number))
+        index_of_number: dict[int, int] = {}
+        groups: list[PackedGroup] = []
+        for number in numbers:
+            if number not in index_of_number:
+                index_of_number[number] = len(groups)
+                groups.append(decoded(number))
         group_index = [index_of_number[number] for number in numbers]
         group_of_row = [groups[index] for index in group_index]
+        # Segments are not gathered for a batch of ids alone, which is the fastest case.
         segments: RowSegments | None = None
         if self.needs_segments:
             stored = segments_of(groups, np.array(group_index, np.int64), row)
@@ -212,6 +219,8 @@ class Assembler:
             rows: Row in its row group.
             out: Array of shape (stored rows, ids of a stored row).
         """
+        # The joined bytes of a chunk stay in the cache of the processor until they are
+        # widened.
         rows_at_once = max(1, _IDS_AT_ONCE // self.length)
         for begin in range(0, len(rows), rows_at_once):
             chunk = slice(begin, begin + rows_at_once)
@@ -228,10 +237,11 @@ class Assembler:
         """Return the bytes of a batch, uint8[rows, planes, L]; see
         :mod:`tokenlake.runtime.loader.transfer`.
         """
+        # Two bytes an id travel to the device, unless a vocabulary or the padding id
+        # needs four.
+        id_bytes = max((group.ids.itemsize for group in set(group_of_row)), default=2)
         id_type = np.dtype(np.uint16)
-        if self._pad_id >= 1 << 16 or any(
-            group.ids.itemsize > 2 for group in set(group_of_row)
-        ):
+        if self._pad_id >= 1 << 16 or id_bytes > 2:
             id_type = np.dtype(np.int32)
         planes = self._empty(
             (
@@ -270,10 +280,14 @@ class Assembler:
             within: Number of ids at each multiple of which segments end; None: segments
                 stay as stored.
         """
+        # Rows of padding have no segments: their offsets repeat the end of the last
+        # row.
         parts = self.length // shape.length
         lengths = stored.ids
         padding_rows = shape.rows // parts - len(stored)
         offsets = np.append(stored.offsets, np.full(padding_rows, len(lengths)))
+        # A cut row is `parts` rows of the batch, so that its segments are counted for
+        # each of these.
         if within is not None:
             lengths, row, part = cut_runs(lengths, offsets, within)
             if parts > 1:
@@ -303,6 +317,8 @@ class Assembler:
             batch["positions"] = segments.positions(self._empty(shape, np.int32))
         if not FROM_LOSS & self._columns:
             return
+        # Loss mask, labels and targets are one after the other functions of the stored
+        # mask.
         learned = (
             self._stored_loss_mask(shape, group_of_row, rows)
             if self.needs_loss_mask
@@ -319,6 +335,8 @@ class Assembler:
         """Put the columns of a batch, which are row by row, into the requested
         layout.
         """
+        # Flat: one row after the other, and the begins of all segments (`cu_seqlens`) for
+        # attention kernels of variable length.
         if self._layout.flat:
             cu_seqlens, max_seqlen = self._layout.bounds(
                 segments.runs, segments.row_runs, self._parts or 1
@@ -331,6 +349,8 @@ class Assembler:
             batch["cu_seqlens"] = cu_seqlens
             batch["max_seqlen"] = max_seqlen
             return
+        # The other layouts permute the ids of each row, so that devices which share
+        # rows have equal work.
         order = self._layout.order(segments.length, segments.runs, segments.row_runs)
         if order is None:
             return
@@ -351,6 +371,7 @@ class Assembler:
             (shape[0] * shape[1] // self.length, self.length), np.bool_
         )
         for place, (group, row) in enumerate(zip(group_of_row, rows, strict=True)):
+            # A dataset without a stored mask is learned from wholly.
             loss_mask[place] = True if group.learned is None else group.learned[row]
         loss_mask[len(rows) :] = False
         return loss_mask.reshape(shape)
@@ -366,6 +387,7 @@ def _check_sources(sources: Sequence[StoredRows]) -> None:
     kinds = {(rows.manifest.kind, rows.manifest.width) for rows in sources}
     if len(kinds) == 1 and all(kind == "packed" for kind, _ in kinds):
         return
+    # Name each dataset with its kind and length, so that the one that differs is seen.
     listed = ", ".join(
         f"{rows.name} ({rows.manifest.kind}, {rows.manifest.width})" for rows in sources
     )
@@ -382,6 +404,8 @@ def _copy_rows(groups: Sequence[PackedGroup], rows: Sequence[int], out: Int32) -
         rows: Row in its row group.
         out: Array of shape (B, L).
     """
+    # Within one type of ids, a row is a slice of bytes, and rows are joined without a
+    # look at their ids.
     id_types = {group.row_bytes: group.ids.dtype for group in groups}
     if len(id_types) == 1:
         ((row_bytes, id_type),) = id_types.items()

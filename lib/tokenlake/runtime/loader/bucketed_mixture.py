@@ -170,9 +170,10 @@ def _check_mixture(mixture: Mixture) -> None:
             "padding.buckets: the weights of the mixture change with the number of rows, which each bucket counts by "
             "itself; give constant weights, or pad to `multiple` or `length`"
         )
-    idle = [
-        name for name, weight in mixture.scheduler.get_weights(0).items() if not weight
-    ]
+    idle: list[str] = []
+    for name, weight in mixture.scheduler.get_weights(0).items():
+        if not weight:
+            idle.append(name)
     if idle:
         raise ConfigError(
             f"padding.buckets: {', '.join(idle)} has weight 0 in the mixture; leave it out"

@@ -74,6 +74,8 @@ class Dataset:
     """
 
     def __init__(self, store: ReadStore, manifest: Manifest, split: str) -> None:
+        # The cache refers to the rows and not to the dataset, which is collected when
+        # it is forgotten.
         rows = StoredRows(store, manifest, split)
         self._store = store
         self._rows = rows
@@ -128,6 +130,7 @@ class Dataset:
             NotFoundError: The manifest does not name a tokenizer.
             ConfigError: The sources have tokenizers of different sizes.
         """
+        # Sources of a mixture may have several tokenizers; an embedding has one size.
         sizes: dict[str, int] = {}
         for source, description in self.manifest.tokenizer.items():
             if description.get("vocab_size"):
@@ -154,6 +157,7 @@ class Dataset:
     @cached_property
     def schema(self) -> pa.Schema:
         """Schema of the stored rows. For packed rows no file is opened."""
+        # The columns of packed rows follow from the manifest.
         if self.kind == "packed":
             return stored_schema(self.manifest)
         if not len(self):
@@ -189,6 +193,8 @@ class Dataset:
             raise ConfigError(
                 f"the sources of {where} have different tokenizers: {', '.join(sorted(digests))}"
             )
+        # All tokenizers are equal, so that any will do; the first path makes messages
+        # reproducible.
         path, digest = min(digests.items())
         layout = Layout(self.manifest.dataset, self.manifest.version)
         return open_tokenizer(
@@ -215,6 +221,7 @@ class Dataset:
         Raises:
             IndexError: The row does not exist.
         """
+        # A range comes as arrays, which only rows of one length can fill.
         if isinstance(index, slice):
             start, stop, step = index.indices(len(self))
             return self.take(np.arange(start, stop, step, dtype=np.int64))
@@ -223,6 +230,8 @@ class Dataset:
                 f"{self.name}[{index!r}]: rows are taken by number or slice; for many, take([3, 1, 4])"
             )
         row = int(index)
+        # IndexError ends a `for` loop over the rows, and negative numbers count from
+        # the end, as in lists.
         if not -len(self) <= row < len(self):
             raise IndexError(f"{self.name} has {len(self)} rows; there is no row {row}")
         row %= len(self)
@@ -245,6 +254,8 @@ class Dataset:
             IntegrityError: A file is damaged.
         """
         self._require_packed("rows of one length")
+        # Each row group is decoded once, whatever the order of the rows. Memory is
+        # fresh: callers keep such arrays.
         group, row = self._rows.group_of(np.asarray(rows, np.int64))
         assembler = Assembler([self._rows], check_columns(columns), fresh=True)
         groups = {
@@ -258,6 +269,7 @@ class Dataset:
         """Return rows `start` to `stop` - 1 as they are stored; fewer where the
         split ends.
         """
+        # Slices share the memory of the decoded row groups.
         parts: list[pa.RecordBatch] = []
         for group, first, end in self._rows.ranges(max(start, 0), stop):
             parts.append(self._rows.read(group).slice(first, end - first))
@@ -272,6 +284,7 @@ class Dataset:
             offset of the document), ``start`` (first id in the document), ``length``.
         """
         self._require_packed("documents of a row")
+        # Segments and pieces of provenance are stored in the same order.
         row = self.read(index, index + 1).to_pylist()[0]
         documents: list[dict[str, Any]] = []
         for length, piece in zip(row["segment_lengths"], row["documents"], strict=True):
@@ -294,6 +307,7 @@ class Dataset:
     def decode(self, index: int) -> list[str]:
         """Return the text of each segment of a row, special tokens included."""
         row = self.read(index, index + 1).to_pylist()[0]
+        # Padding follows the last segment, and is left out.
         ids = row["input_ids"]
         lengths = row["segment_lengths"] if self.kind == "packed" else [len(ids)]
         texts: list[str] = []
@@ -380,6 +394,7 @@ class Dataset:
         return f"Dataset({one_line(self.name)}: {numbers.plural(len(self), 'row')}{length}, {self.kind})"
 
     def _repr_html_(self) -> str:
+        # Notebooks show the facts that the manifest knows; no file is opened.
         totals = self.manifest.splits[self.split]
         facts = {
             "kind": self.kind,
@@ -456,6 +471,7 @@ def open(
         >>> train.name, validation.name
         ('books@v3/train', 'books@v3/validation')
     """
+    # `where` may end with the name of the dataset, and the name with a version or tag.
     place, named = parted(where, name)
     store = open_read_store(
         place, storage_options=storage_options, cache=cache, cache_bytes=cache_bytes
@@ -469,6 +485,7 @@ def open(
         if hint:
             raise NotFoundError(hint) from error
         raise
+    # Guessing between several splits could train on held-out rows.
     if split is None:
         names = list(manifest.splits)
         if "train" not in names and len(names) != 1:
@@ -484,6 +501,7 @@ def _missing_folder(place: str) -> str:
     """Return a message that names the missing folder and similar ones; "" if the
     store is a folder, or remote.
     """
+    # Name the first folder of the path that is missing: the error is usually there.
     folder = Path(place).expanduser().absolute()
     if "://" in place or folder.is_dir():
         return ""
@@ -509,6 +527,7 @@ def _datasets_inside(where: str, options: Mapping[str, Any] | None) -> str:
         datasets = Catalog(open_read_store(where, storage_options=options)).datasets()
     if not datasets:
         return ""
+    # The user named the store only; show what can be added to it.
     names = ", ".join(datasets[:_NAMES_SHOWN])
     if len(datasets) > _NAMES_SHOWN:
         names += f" and {len(datasets) - _NAMES_SHOWN} more"

@@ -200,6 +200,8 @@ def explain(
         (8, 'a.jsonl')
         >>> delivered = tl.explain("artifacts/books@v3", document=("a.jsonl", 0), batch_size=8, seed=0)
     """
+    # A loader has its plan already. Otherwise the plan is that of a loader with the
+    # same options; no row is read for it.
     if isinstance(where, DataLoader):
         plan = where.plan
     elif batch_size is None:
@@ -217,6 +219,7 @@ def explain(
         if step is None:
             raise ConfigError("give a batch (step) or a document (document)")
         return explain_step(plan, step, row)
+    # A value of a field may belong to several documents, for example to copies.
     rows: list[ExplainedRow] = []
     for matching_document in documents_of(plan, document):
         rows += steps_of_document(plan, matching_document, until=step, passes=passes)
@@ -275,6 +278,7 @@ def files_of(plan: BatchPlan, path: str) -> list[InputFileEntry]:
     Raises:
         ConfigError: There is no such file.
     """
+    # Paths are those of the manifest: the input files need not exist any more.
     files = _files(plan)
     matching = [entry for entry in files.values() if entry.path == path]
     if not matching:
@@ -307,6 +311,7 @@ def documents_of(
         ConfigError: The file, field or value does not exist.
         IntegrityError: A file is missing or damaged.
     """
+    # By file and position: no file has to be read.
     if not isinstance(asked, Mapping):
         path, position = asked
         return [Document(entry.file_id, position) for entry in files_of(plan, path)]
@@ -314,6 +319,7 @@ def documents_of(
         raise ConfigError(
             f"document: got {dict(asked)!r}, must be one field and its value"
         )
+    # By a field: its column is read, of all rows of the versions that hold it.
     [(field, value)] = asked.items()
     datasets = _datasets_with_field(plan.datasets.values(), field)
     if not datasets:
@@ -321,6 +327,8 @@ def documents_of(
             f"neither {plan.named} nor its parents have a column {field!r}: `additional_fields: [{field}]` of a "
             "dataset that is not packed stores it. A document is also found by its file and position"
         )
+    # Sources of a mixture may share a parent version, which would return a document
+    # twice.
     documents: dict[Document, None] = {}  # each once, in the order of the datasets
     for dataset in datasets:
         documents.update(dict.fromkeys(_documents_with_value(dataset, field, value)))
@@ -350,6 +358,7 @@ def steps_of_document(
             `until` is None.
         IntegrityError: A file is missing or damaged.
     """
+    # An endless pass repeats the document forever.
     if until is None and plan.steps.rows is None:
         raise ConfigError(
             "the order is endless; give the step before which to search (until, --step)"
@@ -475,6 +484,8 @@ class _PlannedDataset:
         Raises:
             IntegrityError: A file is missing or damaged.
         """
+        # Packed rows store the provenance of each segment. Other rows are one document
+        # each: the length index has their lengths.
         index = self._plan.index
         stored = self._dataset.rows
         for group in groups:
@@ -507,6 +518,8 @@ class _PlannedDataset:
             row: Row in the row group.
             document: Document whose segments are listed; None: all segments are.
         """
+        # The row is named twice: by its number in the split, as for `Dataset`, and by
+        # file and row, as for DuckDB.
         stored = self._dataset.rows
         shard, group_of_shard = stored.shard_of(group)
         return ExplainedRow(
@@ -534,11 +547,14 @@ class _PlannedDataset:
             other_positions: Set to which the positions of the file's documents in the
                 row groups read are added.
         """
+        # Another source of the mixture read this file.
         if document.file not in self._files:
             return
         for is_only_unit, groups in _candidate_groups(
             self._dataset, document.file, document.position
         ):
+            # All segments of a document are in one unit, so that the search ends with
+            # the unit that holds one.
             is_in_unit = False
             for group, provenance in self.provenance(groups):
                 is_of_file = provenance.file == document.file
@@ -611,10 +627,13 @@ def _candidate_groups(
         (whether no other unit holds the document if this one does, row groups of the
         unit).
     """
+    # A shard records the unit that wrote it.
     groups_of_unit: dict[int, list[int]] = {}
     for group in range(len(dataset.rows.group_rows)):
         shard, _ = dataset.rows.shard_of(group)
         groups_of_unit.setdefault(shard.unit, []).append(group)
+    # Units whose ranges cover the position come first; the others follow, because
+    # ranges may only be hints.
     likely: list[tuple[bool, list[int]]] = []
     unlikely: list[tuple[bool, list[int]]] = []
     layout = Layout(dataset.manifest.dataset, dataset.manifest.version)
@@ -651,6 +670,8 @@ def _deliveries(
         row: Row in the row group.
         spans: Steps to search.
     """
+    # In each epoch a stored row comes at one place, or not at all where the run ends
+    # before it.
     for span in spans:
         for epoch in plan.steps.epochs(span.passes, span.end, source, group, row):
             (place,) = plan.steps.places(
@@ -675,6 +696,7 @@ def _row_at_place(plan: BatchPlan, batch: BatchStep) -> Int64:
     """
     if plan.ranks is None:
         return np.arange(batch.rows)
+    # The cost of a row is the attention over its segments, as when the batch is made.
     (located,) = plan.rows([batch], np.arange)
     costs = np.zeros(batch.rows, np.int64)
     for source, stored in enumerate(plan.sources):

@@ -89,14 +89,13 @@ def to_hf(
     groups_by_shard = groupby(
         range(len(rows.group_rows)), key=lambda group: rows.shard_of(group)[0]
     )
-    paths = [
-        _arrow_file(rows, hf_columns, folder, shard, groups)
-        for shard, groups in groups_by_shard
-    ]
-    if not paths:
-        raise ConfigError(f"{rows.name} has no rows")
     split = hf.Split(rows.split)
-    parts = [hf.Dataset.from_file(str(path), split=split) for path in paths]
+    parts: list[Any] = []
+    for shard, groups in groups_by_shard:
+        path = _arrow_file(rows, hf_columns, folder, shard, groups)
+        parts.append(hf.Dataset.from_file(str(path), split=split))
+    if not parts:
+        raise ConfigError(f"{rows.name} has no rows")
     if len(parts) == 1:
         return parts[0]
     return hf.concatenate_datasets(parts, split=split)
@@ -133,6 +132,8 @@ class HfColumns:
         Raises:
             ConfigError: A column does not exist, or two would have the same name.
         """
+        # Columns of packed rows are computed; all other kinds are handed over as they
+        # are stored.
         if rows.manifest.kind == "packed":
             return cls._chosen(tuple(_OUR_COLUMNS), _DEFAULT, columns, rename, "packed")
         stored: tuple[str, ...] = ()
@@ -161,11 +162,10 @@ class HfColumns:
             return cls.of(rows, columns, rename)
         # Batches of many lengths have an attention mask already; all others have
         # Hugging Face's names.
-        hf_names = {
-            ours: name
-            for name, ours in _OUR_COLUMNS.items()
-            if name != "attention_mask"
-        }
+        hf_names: dict[str, str] = {}
+        for name, ours in _OUR_COLUMNS.items():
+            if name != "attention_mask":
+                hf_names[ours] = name
         all_columns, defaults = all_ragged_columns(rows)
         allowed = tuple(hf_names.get(name, name) for name in all_columns)
         default = _DEFAULT_OF_DOCUMENTS
@@ -182,6 +182,8 @@ class HfColumns:
         rename: Mapping[str, str] | None,
         rows: Literal["packed", "padded", "stored"],
     ) -> Self:
+        # Names are chosen first and renamed afterwards, so that `rename` need not name
+        # every column.
         chosen = check_columns(columns, allowed, default)
         new_names = dict(rename or {})
         unknown = sorted(set(new_names) - set(chosen))
@@ -211,6 +213,7 @@ class HfColumns:
             batch: Batch with the columns :attr:`ours`.
             wide_labels: Whether labels and targets are int64; else int32.
         """
+        # Types are those that the losses and models of transformers take.
         columns: dict[str, Any] = {}
         for name, new_name in self.names:
             values = batch[self._our_column(name)]
@@ -247,6 +250,8 @@ def _arrow_file(
         shard: Shard of the split.
         groups: Row groups of the shard.
     """
+    # Everything that decides the bytes of the file is in its name, which makes the
+    # cache safe to share.
     contents = [
         _FORMAT,
         shard.sha256,
@@ -284,6 +289,7 @@ def _batches(
     rows: StoredRows, columns: HfColumns, groups: Iterable[int]
 ) -> Iterator[pa.RecordBatch]:
     """Yield row groups with the columns of a dataset of Hugging Face."""
+    # Stored columns are renamed without a copy.
     if columns.rows != "packed":
         for batch in map(rows.read, groups):
             yield pa.RecordBatch.from_pydict(

@@ -168,6 +168,7 @@ class HostBatches(Iterator[Batch]):
             ConfigError: The state is of other data, of another order or of another
                 number of workers.
         """
+        # A state may come from JSON, from Orbax or from a PyTorch worker.
         state = plain_state(state)
         reader = reader.replaying(state)
         position = position_of(reader.plan, state)
@@ -191,6 +192,7 @@ class HostBatches(Iterator[Batch]):
             raise ConfigError(self._superseded)
         if self._is_closed:
             raise StopIteration
+        # The time that the trainer waits here is the loader's share of a step.
         began = time.perf_counter()
         try:
             step, batch = next(self._batches or self._begin())
@@ -202,6 +204,8 @@ class HostBatches(Iterator[Batch]):
                     self._tell(self, None, 0.0)
             raise
         except BaseException:
+            # The threads end, and the position stays: the next call begins again with
+            # the same batch.
             self._end()
             raise
         self.position = step.after
@@ -235,6 +239,7 @@ class HostBatches(Iterator[Batch]):
 
     def _rows_of(self, step: BatchStep, batch: Batch) -> int:
         """Return the number of stored rows of a batch of this host."""
+        # Rows are counted as stored, whatever shape they are delivered in.
         plan = self._reader.plan
         assembler = self._reader.assembler
         first_column = next(iter(batch.values()), ())
@@ -298,7 +303,8 @@ def _plan_batches(
     pending: deque[_PlannedBatch] = deque()
     is_ended = False
     while True:
-        # Plan more steps once half of the reach, rounded up, is used.
+        # Plan more steps once half of the reach, rounded up, is used. Locating many in
+        # one call is cheaper per step, but the first batch should not wait for them.
         if not is_ended and len(pending) < (reach + 1) // 2:
             steps: list[BatchStep] = []
             while len(steps) < reach - len(pending):

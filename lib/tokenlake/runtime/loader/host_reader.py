@@ -132,6 +132,8 @@ class HostReader:
             ConfigError: The data is not a mixture, the step is after the first pass, or
                 the weights are not possible.
         """
+        # Rows of the current pass before the step stay where they are; passes after the
+        # first are dealt again, and have no such place.
         mixture = self.plan.data
         position = self.plan.steps.position(step)
         if not isinstance(mixture, Mixture):
@@ -195,13 +197,14 @@ class HostReader:
         plan = self.plan
         needs_loss_mask = self.assembler.needs_loss_mask
         needs_segments = plan.ranks is not None or self.assembler.needs_segments
+        # Threads for remote files wait for the network, threads for local files
+        # compute.
         threads = plan.options.workers
         if threads is None:
+            stores = [dataset.store for dataset in plan.datasets.values()]
+            are_local = all(isinstance(store, LocalStore) for store in stores)
             threads = _REMOTE_THREADS
-            if all(
-                isinstance(dataset.store, LocalStore)
-                for dataset in plan.datasets.values()
-            ):
+            if are_local:
                 threads = max(1, min(_MOST_LOCAL_THREADS, available_cpus() // 2))
 
         def decode(rows: StoredRows, group: int) -> DecodedGroup:
@@ -250,6 +253,7 @@ def _plan_in_parts(plan: BatchPlan, parts: int, form: OrderForm | None) -> Batch
         plan = BatchPlan(plan.data, replace(options, lanes=lanes), form)
         if plan.common_rows % parts == 0:
             return plan
+    # No choice of lanes helps, or the requested ones do not: list the ones that would.
     possible_lanes = [
         lanes for lanes in range(parts, common + 1, parts) if common % lanes == 0
     ]
@@ -287,9 +291,12 @@ def _open_copy(
     """Return a reader of a copy of the data. A copied dataset has its own files and
     cache.
     """
+    # A process must not share open files and locks with the one that it was forked
+    # from.
     data_copy = copy.copy(data)
     if isinstance(data_copy, Mixture):
-        data_copy.datasets = {
-            name: copy.copy(dataset) for name, dataset in data_copy.datasets.items()
-        }
+        copies: dict[str, Dataset] = {}
+        for name, dataset in data_copy.datasets.items():
+            copies[name] = copy.copy(dataset)
+        data_copy.datasets = copies
     return HostReader.open(data_copy, options, form=form)

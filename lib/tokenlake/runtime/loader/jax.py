@@ -214,10 +214,8 @@ class Placement:
         sharding = self._sharding
         if not isinstance(sharding, jax.sharding.NamedSharding):
             return sharding
-        if all(
-            axis_type == jax.sharding.AxisType.Auto
-            for axis_type in sharding.mesh.axis_types
-        ):
+        axis_types = set(sharding.mesh.axis_types)
+        if axis_types <= {jax.sharding.AxisType.Auto}:
             return sharding
         devices = sharding.mesh.devices
         assert devices is not None  # a mesh without devices was refused

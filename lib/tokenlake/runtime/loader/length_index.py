@@ -31,6 +31,7 @@ from tokenlake.runtime.mixing.streams import StreamRows
 from tokenlake.runtime.reading.ragged_rows import TokenRun, narrowest
 from tokenlake.runtime.reading.version import StoredRows
 
+# Temporary arrays of a chunk have 8 bytes a row: 8 MiB.
 _ROWS_AT_ONCE: Final = 1 << 20
 _ROWS_IN_MESSAGE: Final = 3
 
@@ -78,6 +79,7 @@ class LengthIndex:
     def __init__(self, sources: Sequence[StoredRows], padding: BatchPadding) -> None:
         self._sources = sources
         self._padding = padding
+        # Numbers of rows and row groups over all datasets (see the module's docstring).
         self.first_rows: Final = offsets_of(
             np.concatenate([rows.group_rows for rows in sources])
         )
@@ -101,6 +103,8 @@ class LengthIndex:
         """Return the length that a batch of these rows needs; 0 if there are no
         rows.
         """
+        # Number of each row over all datasets: that of the first row of its row group,
+        # and the row's index in it.
         number = self.first_rows[self.first_groups[rows.source] + rows.group] + rows.row
         return int(self.lengths(number).max(initial=0))
 
@@ -130,6 +134,8 @@ class LengthIndex:
 
     def chunks(self) -> Iterator[slice]:
         """Yield all rows, about a million at a time. No row group is divided."""
+        # A chunk begins with the row group that holds its millionth row, so that none
+        # is cut.
         begins = np.arange(0, int(self.first_rows[-1]), _ROWS_AT_ONCE)
         group_begins = self.first_rows[np.searchsorted(self.first_rows, begins)]
         bounds = np.unique(np.append(group_begins, self.first_rows[-1]))
@@ -139,6 +145,7 @@ class LengthIndex:
     @cached_property
     def histogram(self) -> Int64:
         """Number of rows of each length, after truncation, int64[longest + 1]."""
+        # Truncated rows count at the length that they are delivered with.
         longest = int(self._whole.max(initial=1))
         if self._padding.longest is not None:
             longest = min(longest, self._padding.longest)
@@ -150,6 +157,7 @@ class LengthIndex:
     @cached_property
     def _whole(self) -> npt.NDArray[Any]:
         """Length of the longest run of each row, in the smallest type that holds it."""
+        # The run is a stored column: its lengths are there already, and are not copied.
         if len(self.runs) == 1 and len(self.runs[0].columns) == 1:
             return self._columns[self.runs[0].columns[0]]
         parts: list[npt.NDArray[Any]] = [np.zeros(0, np.uint16)]
@@ -172,8 +180,11 @@ class LengthIndex:
         long_rows = np.concatenate(parts)
         if not len(long_rows):
             return TruncationCount()
+        # Silently shorter rows would change the training data: truncation must be
+        # requested.
         if self._padding.truncate is None:
             raise ConfigError(self._too_long(long_rows, longest))
+        # Only answers count: the prompt of a preference pair is in both of its runs.
         answers = [run for run in self.runs if run.name != "prompt"] or self.runs
         cut_ids = 0
         is_without_loss = np.zeros(len(long_rows), np.bool_)
@@ -187,6 +198,7 @@ class LengthIndex:
 
     def _too_long(self, long_rows: Int64, longest: int) -> str:
         """Return the message of an error that lists some rows that are too long."""
+        # Name rows as the datasets number them, not as this index does.
         first_rows = offsets_of([rows.rows for rows in self._sources])
         examples: list[str] = []
         for row in long_rows[:_ROWS_IN_MESSAGE].tolist():
@@ -211,6 +223,7 @@ def _check_same_runs(sources: Sequence[StoredRows]) -> None:
     runs = sources[0].ragged.runs
     if all(rows.ragged.runs == runs for rows in sources):
         return
+    # A dataset of preference pairs has three runs, one of documents has one.
     described: list[str] = []
     for rows in sources:
         kind = " for ".join(rows.manifest.preference or (rows.manifest.kind,))

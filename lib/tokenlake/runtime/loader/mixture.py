@@ -28,7 +28,9 @@ from tokenlake.runtime.mixing.streams import MixtureStream, source_order
 from tokenlake.runtime.mixing.weights import row_weights
 
 _WEIGHTS_BY: Final = ("rows", "tokens")
+# Positions in a block are counted in 32 bits.
 _MOST_BLOCK: Final = 1 << 31
+# Products of rows and weights stay exact below this number.
 _MOST_ROWS: Final = 1 << 50
 
 
@@ -194,7 +196,10 @@ class Mixture:
         pieces = self.scheduler.pieces
         points = [piece.first for piece in pieces]
         points.append(pieces[-1].last)
-        weights = [dict(zip(self.names, point.given, strict=True)) for point in points]
+        weights: list[dict[str, float]] = []
+        for point in points:
+            weights.append(dict(zip(self.names, point.given, strict=True)))
+        # The rows of a step matter only to a schedule that changes.
         step_rows = None
         if self.scheduler.changes:
             step_rows = self.step_rows or batch_size
@@ -259,9 +264,13 @@ class Mixture:
         """Return the mixture with the weights of a schedule, if that extends its
         own; otherwise the mixture itself.
         """
+        # A state may be older than sources that were added since: they had weight 0
+        # until then.
         added_names = [name for name in self.names if name not in schedule.names]
         if set(schedule.names) <= set(self.names):
             schedule = schedule.with_sources(added_names)
+        # A schedule remembers the ones that it extends; one of them must be this
+        # mixture's.
         before = schedule.before
         while before is not None and before != self.scheduler:
             before = before.before
@@ -291,6 +300,7 @@ class Mixture:
     def _repr_html_(self) -> str:
         first = self.scheduler.get_weights(0)
         last = self.scheduler.get_weights(self.scheduler.pieces[-1].last.step)
+        # One line for each source, with its weight where the schedule begins and ends.
         rows: list[tuple[str, ...]] = []
         for name, dataset in self.datasets.items():
             weights = (f"{first[name]:.6g}", f"{last[name]:.6g}")
@@ -308,6 +318,8 @@ class Mixture:
         """Number of rows of the stream, which hardly depends on the lanes; None: it
         has no end.
         """
+        # One lane and batches of one row are the cheapest order that ends at the same
+        # place.
         return self._order(1, 1, 0, self.rows).rows
 
     def _order(
@@ -328,6 +340,7 @@ class Mixture:
 
     def _with(self, scheduler: WeightScheduler) -> Mixture:
         """Return the same mixture with another schedule."""
+        # Cached values follow from the schedule, and are computed again.
         mixture = copy.copy(self)
         for cached in ("_length", "sizes"):
             vars(mixture).pop(cached, None)
@@ -356,6 +369,8 @@ class Mixture:
                 "max_repetitions: this mixture is endless and repeats its sources forever; expected rows, epochs, "
                 "or another `stop`"
             )
+        # The whole run is counted before it begins, when its weights can still be
+        # changed.
         drawn = self._order(1, 1, 0, self.rows).drawn_before(self._length)
         drawn_rows = dict(zip(self.names, map(int, drawn), strict=True))
         self.caps.check(drawn_rows, self._used_rows, self._mean_tokens)
@@ -387,10 +402,10 @@ class Mixture:
                 "expected a schedule of points, or weights by rows"
             )
         data = scheduler.to_json()
-        points = [
-            {"step": point["step"], "weights": self._row_weights(point["weights"])}
-            for point in data["points"]
-        ]
+        points: list[dict[str, Any]] = []
+        for point in data["points"]:
+            weights = self._row_weights(point["weights"])
+            points.append({"step": point["step"], "weights": weights})
         return WeightScheduler(points, data["interpolation"])
 
 
@@ -399,7 +414,10 @@ def _check_epochs_alone(arguments: Mapping[str, Any]) -> None:
     end, too.
     """
     defaults = (None, "restart", "rows")
-    names = [name for name, value in arguments.items() if value not in defaults]
+    names: list[str] = []
+    for name, value in arguments.items():
+        if value not in defaults:
+            names.append(name)
     if names:
         raise ConfigError(
             f"epochs: they set the weights and the end of the mixture, and so would {', '.join(names)}; "
@@ -428,9 +446,13 @@ def _scheduler_of(
             weights,
             "a mapping of name to share of rows, or a WeightScheduler",
         )
-    ordered = {name: weights[name] for name in datasets if name in weights}
+    ordered: dict[str, float] = {}
+    for name in datasets:
+        if name in weights:
+            ordered[name] = weights[name]
     # Keep the weights of unknown names: the check of the sources lists them.
-    ordered |= {name: weight for name, weight in weights.items() if name not in ordered}
+    for name, weight in weights.items():
+        ordered.setdefault(name, weight)
     return constant(ordered)
 
 
@@ -438,9 +460,7 @@ def _check_sources(datasets: Mapping[str, Dataset], scheduler: WeightScheduler) 
     """Raise ConfigError where weights and datasets have different names, or datasets
     different tokenizers.
     """
-    unknown = [name for name in scheduler.names if name not in datasets]
-    idle = [name for name in datasets if name not in scheduler.names]
-    if unknown or idle:
+    if set(scheduler.names) != set(datasets):
         raise ConfigError(
             f"weights are of {', '.join(map(str, scheduler.names))}, datasets are {', '.join(datasets) or 'none'}; "
             "expected the same names"
@@ -451,9 +471,11 @@ def _check_sources(datasets: Mapping[str, Dataset], scheduler: WeightScheduler) 
             source = f"{name} ({description['name']})"
             tokenizers.setdefault(str(description["probe"]), []).append(source)
     if len(tokenizers) > 1:
-        listed = " | ".join(
-            ", ".join(dict.fromkeys(sources)) for sources in tokenizers.values()
-        )
+        # A version that was mixed itself may name one tokenizer several times.
+        groups: list[str] = []
+        for sources in tokenizers.values():
+            groups.append(", ".join(dict.fromkeys(sources)))
+        listed = " | ".join(groups)
         raise ConfigError(
             f"sources of different tokenizers cannot be mixed: {listed}; expected one tokenizer"
         )

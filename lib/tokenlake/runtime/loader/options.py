@@ -26,6 +26,8 @@ WORKER_CACHE_BYTES: Final = 256 << 20
 several worker processes.
 """
 
+# Larger numbers are mistakes, such as a number of tokens where one of batches is
+# expected.
 _MOST: Final = 1 << 31
 _COUNTS: Final[dict[str, tuple[int, int]]] = {
     "prefetch": (0, _MOST),
@@ -192,6 +194,7 @@ class LoaderOptions:
     cache_bytes: int = CACHE_BYTES
 
     def __post_init__(self) -> None:
+        # Whole numbers within their bounds, or None where that is allowed.
         for name, (least, most) in _COUNTS.items():
             value = getattr(self, name)
             is_default = value is None and name in _OPTIONAL_COUNTS
@@ -201,6 +204,7 @@ class LoaderOptions:
             if not is_default and not is_all:
                 # Convert integers of NumPy: a state is JSON.
                 object.__setattr__(self, name, bounded_number(name, value, least, most))
+        # Strings such as "false" would be true.
         for name in ("shuffle", "drop_last", "pad_last"):
             value = getattr(self, name)
             is_default = name == "pad_last" and value is None
@@ -209,11 +213,13 @@ class LoaderOptions:
         object.__setattr__(self, "seed", whole_number("seed", self.seed))
         if self.host is not None:
             object.__setattr__(self, "host", _host_of(self.host))
+        # A batch takes equally many rows of every lane.
         if self.lanes is not None and self.sizes.common % self.lanes:
             raise ConfigError(
                 f"lanes: got {self.lanes}, which does not divide every batch size; "
                 f"expected a divisor of {self.sizes.common}"
             )
+        # Two ways to bound the memory of the shuffle.
         if self.window is not None and self.interleave is not None:
             raise ConfigError(
                 f"window and interleave: got {self.window!r} and {self.interleave}, which are two orders; expected one "
@@ -242,6 +248,7 @@ class LoaderOptions:
             ConfigError: An option does not exist, with a hint how to do the same; or an
                 option is not allowed.
         """
+        # Users come from other loaders: name the way to do the same here.
         names = [field.name for field in fields(cls)]
         for name in options:
             if name in names:
@@ -276,6 +283,7 @@ class LoaderOptions:
         if self.balance is None:
             return None
         balance = BatchBalance.of(self.balance)
+        # Without a sharding nothing says among how many devices the batch is divided.
         if self.host is None and balance.ranks is None:
             raise ConfigError(
                 f"balance: got {self.balance!r}, but the number of ranks is not known; "

@@ -84,6 +84,8 @@ class BucketStretch:
         The weight of a bucket is its number of batches, so that these are spread evenly
         over the stretch.
         """
+        # In an endless pass a bucket has as many batches as its rows fill, relative to
+        # the others.
         batches: dict[str, int | None] = {}
         shares: dict[str, float] = {}
         for number, (bucket, size) in enumerate(
@@ -113,6 +115,7 @@ class BucketStretch:
         if step == self.first:  # a stretch without batches has no deal
             return self.rows_before
         batches_dealt = [step - self.first]
+        # A single bucket has all batches, and needs no deal.
         if len(self.sizes) > 1:
             batches_dealt = self.deal.drawn(0, step - self.first).tolist()
         delivered: list[int] = []
@@ -134,6 +137,7 @@ class BucketStretch:
 
         @lru_cache(8)
         def batches_of_block(block: int) -> Draws:
+            # The last block may be shorter; later ones do not exist.
             first = block * BATCHES_TOGETHER
             end = first + BATCHES_TOGETHER
             if self.end is not None:
@@ -183,6 +187,7 @@ class PassSteps:
         self._first_groups = first_groups
         self._seed = seed
         self._drop_last = drop_last
+        # A host reads one pass, and looks into the next one at its end.
         self._streams = lru_cache(2)(
             lambda passes: [bucket.stream(passes) for bucket in self.buckets]
         )
@@ -208,6 +213,7 @@ class PassSteps:
     @property
     def mean_rows(self) -> float:
         """Mean number of rows of a batch at the sizes of step 0."""
+        # Rows divided by batches: buckets of long rows have smaller batches.
         rows = sum(bucket.rows for bucket in self.buckets)
         return rows / sum(bucket.rows / bucket.size for bucket in self.buckets)
 
@@ -268,6 +274,7 @@ class PassSteps:
         """Return the position at the end of a pass that ends, before the next one
         begins.
         """
+        # Only the last stretch reaches the end of the pass.
         last = self._stretches(passes, self.begin(passes))[-1]
         step = last.first if last.end is None else last.end
         return Position(step, passes, sum(last.delivered(step)))
@@ -354,6 +361,8 @@ class PassSteps:
             group: Row group of the row.
             row: Row in the row group.
         """
+        # The row comes in one bucket only; how far the stream of that bucket has got
+        # decides its epochs.
         (bucket,), _ = self._numbered(source, np.array([group]), np.array([row]))
         stream_sources = np.flatnonzero(self.buckets[bucket].sources == source)
         stretch = self._stretch(passes, end)
@@ -424,6 +433,7 @@ class PassSteps:
         if self._stored is None:
             return np.zeros_like(group), row
         first_group = int(self._first_groups[source])
+        # One by one: this serves the search for single rows (`explain`), not reading.
         buckets = np.empty_like(group)
         numbers = np.empty_like(row)
         for index in range(len(group)):
@@ -444,12 +454,12 @@ class PassSteps:
         """
         # 1. The last stretch that begins before the row, and the number of the bucket's
         #    batch in it.
+        # Stretches are few: one for each change of the batch sizes.
         stretches = self._stretches(passes, self.begin(passes))
-        stretch = next(
-            stretch
-            for stretch in reversed(stretches)
-            if stretch.rows_before[bucket] <= row
-        )
+        number = len(stretches) - 1
+        while stretches[number].rows_before[bucket] > row:
+            number -= 1
+        stretch = stretches[number]
         batch = (row - stretch.rows_before[bucket]) // stretch.sizes[bucket]
         if stretch.batches is not None and batch >= stretch.batches[bucket]:
             return None
@@ -518,6 +528,8 @@ class PassSteps:
         """
         if self._totals is None:
             return None, None
+        # Rows that do not fill a last batch make a smaller one, or are left out by
+        # `drop_last`.
         rows_left: list[int] = []
         batches: list[int] = []
         for total, delivered, size in zip(

@@ -53,7 +53,9 @@ from tokenlake.runtime.mixing.streams import (
 from tokenlake.runtime.reading.version import StoredRows
 
 _LANES_BYTES: Final = 512 << 20
-"""Memory for the row groups of all lanes, if a run has one host."""
+"""Memory for the row groups of all lanes, if a run has one host. Each lane keeps one
+decoded.
+"""
 
 MOST_COUNTED: Final = 1 << 50
 """Largest number of rows, or passes, that a run can count. Numbers computed from
@@ -173,6 +175,8 @@ class BatchPlan:
         It is the mean number of rows in a window, of the source where it is largest,
         per row of a lane in a batch.
         """
+        # A mixture has a window in each source; the largest decides how long row groups
+        # are kept.
         stream = self.stream(0)
         orders = stream.orders if isinstance(stream, MixtureStream) else [self._order]
         window_rows = max(order.window_rows for order in orders)
@@ -202,6 +206,7 @@ class BatchPlan:
         """Shapes (rows, length) of full batches; None if the length is that of the
         longest row.
         """
+        # A batch of a bucket, a batch of cut rows, or a batch of rows of one length.
         if self.bucket_shapes:
             return self.bucket_shapes
         if self.curriculum is not None:
@@ -229,6 +234,7 @@ class BatchPlan:
         """Whether the full batches of a step have the requested number of rows, in
         every bucket.
         """
+        # Cut rows are more rows of fewer ids.
         if self.curriculum is not None and not self.curriculum.keep_shape:
             return False
         return (
@@ -282,6 +288,7 @@ class BatchPlan:
         """
         if self.curriculum is None:
             return None
+        # At full length there is no cut, and segments stay as they are stored.
         length = self.curriculum.at(step)
         return None if length == self.stored_length else length
 
@@ -301,6 +308,7 @@ class BatchPlan:
             batch: Batch.
             costs: Cost of each of its rows, int64[n].
         """
+        # The rows of a last batch need not divide among the ranks.
         if self.ranks is None or batch.rows < batch.size:
             return np.arange(batch.rows, dtype=np.int64)
         return dealt(costs, self.ranks)
@@ -319,6 +327,8 @@ class BatchPlan:
             return [self.steps.length(batch) for batch in batches]
         if self._constant_length is not None:
             return [self._constant_length] * len(batches)
+        # The length follows from the longest row of the global batch, so that all hosts
+        # agree.
         assert self.index is not None and self.padding is not None
         if rows is None:
             rows = self.rows(batches, lambda size: np.arange(size, dtype=np.int64))
@@ -334,6 +344,7 @@ class BatchPlan:
         Raises:
             ConfigError: `step` is not a whole number, or is too large to count rows.
         """
+        # The largest batch bounds the rows that this many steps can deliver.
         rows = max(size for _, size in self.sizes.points)
         return self.steps.position(whole_number("step", step, 0, MOST_COUNTED // rows))
 
@@ -341,6 +352,7 @@ class BatchPlan:
         """Return the position at which a pass begins; ConfigError if the pass before
         never ends.
         """
+        # An endless pass has no successor to begin.
         passes = whole_number("epoch", passes, 0, MOST_COUNTED)
         if passes and self.steps.rows is None:
             raise ConfigError(
@@ -357,6 +369,8 @@ class BatchPlan:
         """Everything that decides the batches, JSON-able: equal identities have the
         same batches.
         """
+        # Datasets are named by the hash of their manifest: a copy in another place
+        # continues, a rebuilt version does not.
         mixture = self.data if isinstance(self.data, Mixture) else None
         sources: dict[str, dict[str, str]] = {}
         for name, dataset in self.datasets.items():
@@ -396,6 +410,7 @@ class BatchPlan:
             return self.data.stream(
                 lanes=self.lanes, batch_size=batch_size, seed=self.seed, passes=passes
             )
+        # A pass of e epochs begins with epoch `passes * e`: no epoch comes twice.
         first_epoch = passes * (self.epochs or 0)
         return EpochStream(
             self._order, epochs=self.epochs, first=first_epoch, batch_size=batch_size
@@ -428,9 +443,13 @@ class BatchPlan:
         Raises:
             ConfigError: A lane would have more strands than rows.
         """
+        # Only the shuffled order of one dataset has a form; mixtures have their own
+        # order.
         if isinstance(self.data, Mixture) or not self.options.shuffle:
             return None
         (rows,) = self.sources
+        # Requested options win over those of a state, which was checked against them
+        # before.
         form = self.options.order_form or resumed
         if form is not None:
             lane_rows = rows.rows // self.lanes
@@ -440,6 +459,8 @@ class BatchPlan:
                     f"{max(1, lane_rows)}"
                 )
             return form
+        # Each bucket is a stream with windows of its own, among which the memory is
+        # divided.
         buckets = 1
         if (
             self.padding is not None
@@ -461,6 +482,8 @@ class BatchPlan:
         every batch size.
         """
         is_bucketed = self.padding is not None and self.padding.buckets is not None
+        # A bucket's batch is a multiple of the lanes: few rows a lane would round it
+        # far down.
         most_of_buckets = max(1, self.sizes.first // _LANES_OF_BUCKET)
         if isinstance(self.data, Mixture):
             lanes = self.data.lanes(self.sizes.common)
@@ -484,6 +507,8 @@ class BatchPlan:
         """Return a number of lanes for some rows: a smaller one if the run has no
         end and a lane would be empty.
         """
+        # Without an end every lane must have a row to repeat; an epoch may leave lanes
+        # empty.
         if self.epochs is not None or rows >= lanes:
             return lanes
         return divisor_of(lanes, rows)
@@ -498,6 +523,7 @@ class BatchPlan:
 
     def _steps_without_buckets(self) -> PassSteps:
         """Return the batches of all rows, as a single bucket."""
+        # The single bucket has no bound, and every dataset is a source of its stream.
         sources = np.arange(len(self.datasets))
         all_rows = Bucket(0, self.sizes.first, 1.0, self.stream, sources)
         changes = [(step, (size,)) for step, size in self.sizes.points]
@@ -568,6 +594,7 @@ class BatchPlan:
         and its stream.
         """
         rows = int(group_rows.sum())
+        # A bucket is read like a dataset that consists of its rows alone.
         order = self._order_of(group_rows, self._lanes_for(self.lanes, rows))
 
         def stream(size: int, passes: int) -> EpochStream:
@@ -582,6 +609,8 @@ class BatchPlan:
 
     def _padding(self) -> BatchPadding | None:
         """Return the padding of rows of many lengths; None: rows are packed."""
+        # Rows of one length are never padded; a padding that was given by mistake is an
+        # error.
         if all(dataset.kind != "packed" for dataset in self.datasets.values()):
             return self.options.batch_padding
         padding = self.options.padding
@@ -595,6 +624,8 @@ class BatchPlan:
         """Raise ConfigError where options that need packed rows do not fit the data,
         or the batch sizes.
         """
+        # Both options cut or reorder rows by their segments, which only packed rows
+        # have.
         instead_of = {
             "balance": "padding with buckets batches rows of similar length together",
             "lengths": "padding with a max_length and `truncate` makes them shorter",
@@ -616,6 +647,7 @@ class BatchPlan:
 
     def _check_mixture_options(self, mixture: Mixture) -> None:
         """Raise ConfigError where options do not fit a mixture."""
+        # A mixture is dealt while it is read: it exists in no stored order.
         if not self.options.shuffle:
             raise ConfigError(
                 "shuffle=False: a mixture has no stored order; mix with the flow `mix` and read the version that it "
@@ -628,6 +660,8 @@ class BatchPlan:
             raise ConfigError(
                 "epochs, window and interleave are of single datasets; give the mixture `stop` or `rows`"
             )
+        # The step of a schedule would last a different number of rows before and after
+        # the change.
         are_both_changing = len(self.sizes.points) > 1 and mixture.scheduler.changes
         if are_both_changing and mixture.step_rows is None:
             raise ConfigError(

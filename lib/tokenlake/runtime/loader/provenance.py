@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final, cast, final
+from typing import Any, Final, final
 
 import numpy as np
 import pyarrow as pa
@@ -49,19 +49,23 @@ class Provenance:
         Raises:
             IntegrityError: The columns contradict each other.
         """
-        lengths, documents = (cast("Any", batch.column(name)) for name in PIECES)
+        lengths_name, documents_name = PIECES
+        lengths: Any = batch.column(lengths_name)
+        documents: Any = batch.column(documents_name)
         counts = documents.value_lengths()
         if not counts.equals(lengths.value_lengths()):
             raise IntegrityError(
                 f"{' and '.join(PIECES)} of a row group have different numbers of segments. "
                 "Run `tokenlake verify --deep` to list all damage"
             )
-        fields = [
-            whole_numbers(documents.flatten().field(name))
-            for name in ("file", "position", "start")
-        ]
+        # All lists end to end: one entry for each segment.
+        entries = documents.flatten()
         return cls(
-            offsets_of(whole_numbers(counts)), whole_numbers(lengths.flatten()), *fields
+            offsets_of(whole_numbers(counts)),
+            whole_numbers(lengths.flatten()),
+            whole_numbers(entries.field("file")),
+            whole_numbers(entries.field("position")),
+            whole_numbers(entries.field("start")),
         )
 
     @classmethod
@@ -72,14 +76,13 @@ class Provenance:
             batch: Columns :data:`PLACE` of the row group.
             lengths: Ids of each row, int64[rows].
         """
-        file, position = (
-            whole_numbers(cast("Any", batch.column(name))) for name in PLACE
-        )
+        # Each row is one segment, from the first id of its document on.
+        file_name, position_name = PLACE
         return cls(
             np.arange(len(lengths) + 1),
             lengths,
-            file,
-            position,
+            whole_numbers(batch.column(file_name)),
+            whole_numbers(batch.column(position_name)),
             np.zeros(len(lengths), np.int64),
         )
 

@@ -142,11 +142,10 @@ class DecodedAhead:
                 self._step = step - 1  # a run may begin at any step
                 self._wake_threads()
             cached = self._groups.kept
-            groups = {
-                number: cached[number][0].value
-                for number in numbers
-                if number in cached
-            }
+            groups: dict[int, DecodedGroup] = {}
+            for number in numbers:
+                if number in cached:
+                    groups[number] = cached[number][0].value
             self._cache.hit(len(groups))
         missing = [number for number in numbers if number not in groups]
         # Begin with those that no thread is decoding: meanwhile the threads finish the
@@ -261,11 +260,11 @@ class DecodedAhead:
             unplanned = [1] * len(candidates)
             if self._unplanned is not None:
                 unplanned = self._unplanned[candidates].tolist()
-            candidates = [
-                number
-                for number, rows in zip(candidates, unplanned, strict=True)
-                if rows <= 0
-            ]
+            finished: list[int] = []
+            for number, unplanned_rows in zip(candidates, unplanned, strict=True):
+                if unplanned_rows <= 0:
+                    finished.append(number)
+            candidates = finished
         elif self._idle_bytes:
             candidates = [*groups.kept]
         # A step has hundreds of row groups, and steps are planned in their order: look

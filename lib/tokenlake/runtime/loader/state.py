@@ -74,6 +74,7 @@ _NOT_COMPARED: Final = (*_COUNTS, "batch_size", "mixture", "balance", "lengths")
 depend on the balance of ranks.
 """
 
+# A value may be a whole checkpoint that was given by mistake.
 _MOST_SHOWN: Final = 200
 """Characters of a value in a message."""
 
@@ -132,6 +133,8 @@ def plain_state(state: Any) -> dict[str, Any]:
         ConfigError: It is not a state: not a mapping, in another format, or with
             unknown keys.
     """
+    # Checkpoint libraries return the integers of a state as arrays of NumPy, and its
+    # tuples as lists.
     plain = plain_integers(state)
     if not isinstance(plain, dict) or not _is_equal(
         cast("dict[str, Any]", plain).get("format"), FORMAT
@@ -139,6 +142,8 @@ def plain_state(state: Any) -> dict[str, Any]:
         raise ConfigError(
             f"{NO_STATE}: {_short(state)}; expected the result of get_state() (format {FORMAT})"
         )
+    # An unknown key is either a newer format or another dictionary; both would be
+    # misread.
     for key in cast("dict[Any, Any]", plain):
         if key not in _KEYS:
             raise ConfigError(
@@ -170,6 +175,7 @@ def turn_of(state: Mapping[str, Any]) -> tuple[int, int] | None:
     Raises:
         ConfigError: The value is not such a pair.
     """
+    # The state of a whole run names no worker.
     if TURN not in state:
         return None
     turn = state[TURN]
@@ -201,7 +207,11 @@ def position_of(plan: BatchPlan, state: Mapping[str, Any]) -> Position:
             position of the run.
     """
     state = plain_state(state)
-    step, epoch, rows = (_count_of(state, name) for name in _COUNTS)
+    # The three counts are compared with the plan afterwards, when its other options are
+    # known to be equal.
+    step = _count_of(state, "step")
+    epoch = _count_of(state, "epoch")
+    rows = _count_of(state, "rows")
     passes, rest = divmod(epoch, plan.epochs or 1)
     ours = state_of(plan, Position(step, passes, rows))
     # 1. Compare the identities, and collect all differences.
@@ -215,13 +225,9 @@ def position_of(plan: BatchPlan, state: Mapping[str, Any]) -> Position:
             problems.append(
                 f"{name} is {_short(state.get(name))} there and {_short(ours[name])} here"
             )
-    missing_here = [
-        name for name in state if name not in ours and name not in _OPTIONAL
-    ]
-    problems += [
-        f"{name} is {_short(state[name])} there, and missing here"
-        for name in missing_here
-    ]
+    for name in state:
+        if name not in ours and name not in _OPTIONAL:
+            problems.append(f"{name} is {_short(state[name])} there, and missing here")
     theirs = _sizes_of(state)
     if theirs.before(step) != plan.sizes.before(step):
         problems.append(
@@ -254,6 +260,7 @@ def _check_place(plan: BatchPlan, position: Position) -> None:
     """Raise ConfigError unless a run reaches a position: the step determines the
     passes and rows delivered.
     """
+    # The step alone determines the position; the other counts only confirm it.
     possible = [plan.position(position.step)]
     # The end of a pass is also the beginning of the next.
     if possible[0].rows == 0 and possible[0].passes > 0:
@@ -295,6 +302,7 @@ def _is_equal(theirs: Any, ours: Any) -> bool:
     """Return whether JSON values are equal, types included: True is not 1, and 1.0
     is not an integer.
     """
+    # Compare recursively, since Python's `==` would take True for 1 at any depth.
     if isinstance(ours, Mapping):
         if not isinstance(theirs, Mapping) or theirs.keys() != ours.keys():
             return False
@@ -320,6 +328,7 @@ def _length_problems(plan: BatchPlan, stored_lengths: Any, step: int) -> list[st
         stored_lengths: Length curriculum of the state; None: rows are whole.
         step: Step of the state.
     """
+    # A run without a curriculum is one whose length never changes.
     whole_rows = LengthCurriculum(((0, plan.stored_length or 1),))
     theirs = (
         whole_rows if stored_lengths is None else LengthCurriculum.of(stored_lengths)
@@ -370,10 +379,11 @@ def _source_problems(
         theirs: Sources of the state, by name.
         ours: Sources of the plan, by name.
     """
+    # Sources that were added are not in the state, and are left out of the comparison.
     added_names = _added_sources(plan, theirs)
-    compared = {
-        name: source for name, source in ours.items() if name not in added_names
-    }
+    compared = dict(ours)
+    for name in added_names:
+        del compared[name]
     if _is_equal(theirs, compared):
         return []
     hint = ""
@@ -409,11 +419,9 @@ def _mixture_problems(
         return ["one of them reads a mixture, the other a single dataset"]
     ours = plan.data.to_json()
     added_names = _added_sources(plan, state.get("sources"))
-    kept_rows = {
-        name: count
-        for name, count in ours.pop("kept", {}).items()
-        if name not in added_names
-    }
+    kept_rows = dict(ours.pop("kept", {}))
+    for name in added_names:
+        kept_rows.pop(name, None)
     if kept_rows:
         ours["kept"] = kept_rows
     # A step of the schedule has the rows of the first batch by default. The number has
@@ -423,14 +431,14 @@ def _mixture_problems(
     # A stream may end elsewhere, since the rows before stay the same. With buckets,
     # each bucket would end elsewhere.
     not_compared = ("schedule",) if plan.bucket_shapes else ("schedule", "rows")
-    compared = [
-        name for name in dict.fromkeys((*ours, *theirs)) if name not in not_compared
-    ]
-    problems = [
-        f"mixture.{name} is {theirs.get(name)!r} there and {ours.get(name)!r} here"
-        for name in compared
-        if not _is_equal(theirs.get(name), ours.get(name))
-    ]
+    problems: list[str] = []
+    for name in dict.fromkeys((*ours, *theirs)):
+        stored_value = theirs.get(name)
+        own_value = ours.get(name)
+        if name not in not_compared and not _is_equal(stored_value, own_value):
+            problems.append(
+                f"mixture.{name} is {stored_value!r} there and {own_value!r} here"
+            )
     if problems or _is_equal(theirs.get("schedule"), ours["schedule"]):
         return problems
     # Go back from our schedule, extension by extension, to theirs, in which added
@@ -508,11 +516,9 @@ def restored(state: Any, open_dataset: Opener) -> tuple[BatchPlan, Position]:
     require_whole_run(state)
     # 1. Read the state.
     names = ["seed", "shuffle", "epochs", "drop_last", "lanes", "window"]
-    names += [
-        name
-        for name in ("padding", "balance", "lengths", "interleave")
-        if name in state
-    ]
+    for name in ("padding", "balance", "lengths", "interleave"):
+        if name in state:
+            names.append(name)
     mixture_arguments: dict[str, Any] = {}
     schedule: Any = None
     kept_rows: dict[str, Any] = {}

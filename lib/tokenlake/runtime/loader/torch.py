@@ -108,7 +108,9 @@ def torch_dataset(
         >>> next(iter(batches))["input_ids"].shape
         torch.Size([8, 64])
     """
+    # Each worker process prepares batches ahead, so that one per process is enough.
     keywords: LoaderKeywords = {"prefetch": 1, **options}
+    # Under torchrun every process reads its own part without an option.
     if keywords.get("host") is None:
         keywords["host"] = process_place()
     loader_options = LoaderOptions.of("torch_dataset", batch_size, keywords)
@@ -117,6 +119,8 @@ def torch_dataset(
             "rows: got True, but a flat batch has no rows; leave out rows or layout"
         )
     reader = shared_reader(data, loader_options)
+    # PyTorch collates a fixed number of rows, which would mix two batches of other
+    # sizes.
     if rows and not reader.get().plan.rows_alike:
         raise ConfigError(
             "rows: got True, but the number of rows per batch differs from batch_size: leave it out, or give "
@@ -199,6 +203,7 @@ class TorchBatches(IterableDataset[Item]):
         It equals ``DataLoader.get_state()`` of the same run, with any number of workers
         and hosts.
         """
+        # No batch is read: a position is a function of the step.
         plan = self.reader.get().plan
         return state_of(plan, plan.position(step))
 
@@ -213,12 +218,14 @@ class TorchBatches(IterableDataset[Item]):
             ConfigError: The state is of other data or of another order, or that of a
                 single worker.
         """
+        # The state of one worker knows neither the others nor the step of the run.
         state = plain_state(state)
         if TURN in state:
             raise ConfigError(
                 "this is the state of one worker; load the whole state into the StatefulDataLoader, "
                 "or set one of state_after()"
             )
+        # All workers together deliver each batch, or each of its rows, once.
         reader = self.reader.get().replaying(state)
         self._start = position_of(reader.plan, state)
         if reader is not self.reader.get():
@@ -231,6 +238,7 @@ class TorchBatches(IterableDataset[Item]):
         """Return an iterator over the pass that was set; in a worker process, over
         the worker's share of it.
         """
+        # A state applies to its own pass only; later loops begin at the beginning.
         start = self._start
         if start is None or start.passes != self.epoch:
             start = self.reader.get().plan.begin(self.epoch)
@@ -306,6 +314,8 @@ class TorchIterator(Iterator[Item]):
             ConfigError: The state is of other data, of another order or of another
                 number of workers.
         """
+        # Check the state before the running iterator is closed: a wrong one leaves it
+        # as it is.
         batches = HostBatches.resumed(self._reader, state, self._turn, without=ALL)
         most_rows = max(self._reader.plan.batch_sizes)
         rows_delivered = whole_number(
@@ -321,6 +331,8 @@ class TorchIterator(Iterator[Item]):
         self._batches.close()
 
     def _next_row(self) -> Item:
+        # Take the next batch with rows left; the first one after a resume begins in its
+        # middle.
         while self._current_batch is None:
             self._state_before = self._batches.state()
             batch = self._next_batch()

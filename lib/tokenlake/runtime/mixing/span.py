@@ -153,19 +153,26 @@ class Span:
 
         # The shares of each part are spread over its cells, so that every cell has the
         # counts of the stream.
-        rows_taken = [self.taken_before_group(group)[None]]
+        taken_before = self.taken_before_group(group)
+        rows_taken: list[Int64] = []
         for cells, taken_after in parts:
             borders = range(cells.start, cells.stop + 1)
             counts = np.array(
                 [self.draws_before(cell * self._cell_rows) for cell in borders],
                 np.int64,
             )
-            taken_so_far = rows_taken[-1][-1]
-            slots = spread(
-                taken_after - taken_so_far, np.diff(counts, axis=0), self.cell
+            rows_taken.append(
+                spread(
+                    taken_before,
+                    taken_after - taken_before,
+                    np.diff(counts, axis=0),
+                    self.cell,
+                )
             )
-            rows_taken.append(taken_so_far + np.cumsum(slots, axis=0))
-        return np.concatenate(rows_taken)[:-1]
+            taken_before = taken_after
+        if len(rows_taken) == 1:
+            return rows_taken[0]
+        return np.concatenate(rows_taken)
 
     @cached_property
     def runs(self) -> list[_GroupRun]:

@@ -16,21 +16,34 @@ Example: 2 lanes, 3 cells of 2 slots, shares ``a: 4 5, b: 2 1``, wanted 3 rows o
 1 of b in each cell. For b the first cell owes 1 row; lane 0 has the most rows of b left
 and takes it. The result for b is ``1 0 | 1 0 | 0 1``, and a takes the other slots: ``1
 2 | 1 2 | 2 1``.
+
+**Waves.** A source in a cell needs two results: its own in the cell before, and that of
+the next lighter source in the same cell. Therefore wave w computes source k (0 is the
+lightest) in cell w - k, for all k at once. C cells and K lighter sources take C + K - 1
+waves in place of C K single steps::
+
+    cell        0  1  2  3
+    source 0    0  1  2  3     number of the wave
+    source 1    1  2  3  4
+    source 2    2  3  4  5
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import Self, final
 
 import numpy as np
 
 from tokenlake.base.arrays import Int64
 
 
-def spread(shares: Int64, wanted: Int64, size: int) -> Int64:
-    """Return the slots of each source in each cell and lane, int64[C, J, L].
+def spread(rows_before: Int64, shares: Int64, wanted: Int64, size: int) -> Int64:
+    """Return the rows that each lane has taken before each cell, int64[C, J, L].
 
     Args:
+        rows_before: Rows that each lane has taken of each source before the first cell,
+            int64[J, L].
         shares: Rows of each source in each lane, int64[J, L]; those of a lane fill its
             slots of all cells.
         wanted: Rows of each source in each cell, all lanes together, int64[C, J].
@@ -38,116 +51,171 @@ def spread(shares: Int64, wanted: Int64, size: int) -> Int64:
     """
     cells = len(wanted)
     sources, lanes = shares.shape
+    rows_taken = np.empty((cells, sources, lanes), np.int64)
+    by_weight = np.argsort(shares.sum(axis=1), kind="stable")
+    lighter_sources = by_weight[:-1]
+    heaviest = by_weight[-1]
+
+    # Slots of each cell that the sources so far left free: each wave takes from them.
     free_slots = np.full((cells, lanes), size, np.int64)
-    slots = np.zeros((cells, sources, lanes), np.int64)
-    # The lightest source first; free slots become fewer with each source.
-    *lighter_sources, heaviest = np.argsort(shares.sum(axis=1), kind="stable").tolist()
-    for source in lighter_sources:
-        if shares[source].any():
-            slots[:, source] = _spread_source(
-                shares[source], wanted[:, source], free_slots
-            )
-            free_slots -= slots[:, source]
-    slots[:, heaviest] = free_slots
-    return slots
-
-
-def _spread_source(share: Int64, wanted: Int64, free_slots: Int64) -> Int64:
-    """Return the slots of one source in each cell and lane, int64[C, L].
-
-    Args:
-        share: Rows of the source in each lane, int64[L].
-        wanted: Rows of the source in each cell, int64[C].
-        free_slots: Slots that lighter sources left, int64[C, L].
-    """
-    slots = np.zeros_like(free_slots)
-    # Rows and slots that are left behind the current cell, lane by lane.
-    missing = share.copy()  # rows that each lane still has to take
-    missing_rows = int(share.sum())  # those of all lanes
-    later_slots = free_slots.sum(axis=0)
-    owed = 0
-    for cell, rows in enumerate(wanted.tolist()):
-        later_slots -= free_slots[cell]
-        owed += rows
-        # Slots that a lane has to spare later. Below 0, it must take the rows that
-        # later cells have no slots for.
-        room = later_slots - missing
-        if owed == 0 and room.min() >= 0:
-            continue
-        lower = np.maximum(0, -room)
-        upper = np.minimum(missing, free_slots[cell])
-        # Exact numbers of rows of lanes, times `missing_rows`
-        products = missing * owed
-        rows_of_lanes = np.minimum(
-            np.maximum(products // max(1, missing_rows), lower), upper
+    state = _LighterSources.at_first_cell(
+        rows_before[lighter_sources], shares[lighter_sources], cells * size
+    )
+    wanted_of_lighter = wanted[:, lighter_sources]
+    for wave in range(cells + len(lighter_sources) - 1):
+        # Sources whose cell in this wave exists, and these cells, which descend.
+        first_source = max(0, wave - cells + 1)
+        end_source = min(len(lighter_sources), wave + 1)
+        active = slice(first_source, end_source)
+        ascending_cells = slice(wave - end_source + 1, wave - first_source + 1)
+        source_numbers = np.arange(first_source, end_source)
+        cell_numbers = wave - source_numbers
+        rows_taken[cell_numbers, lighter_sources[active]] = state.taken[active]
+        state.take(
+            active,
+            wanted_of_lighter[cell_numbers, source_numbers],
+            free_slots[ascending_cells][::-1],
         )
-        taken_rows = int(np.add.reduce(rows_of_lanes))
-        if taken_rows != owed:
-            limits = _Limits(lower, upper, room)
-            taken_rows = _round_to(
-                owed, taken_rows, rows_of_lanes, limits, products, max(1, missing_rows)
-            )
-        slots[cell] = rows_of_lanes
-        missing -= rows_of_lanes
-        missing_rows -= taken_rows
-        owed -= taken_rows
-    return slots
+
+    # The heaviest source takes what is left.
+    rows_taken[:, heaviest] = rows_before[heaviest]
+    rows_taken[1:, heaviest] += np.cumsum(free_slots[:-1], axis=0)
+    return rows_taken
 
 
-class _Limits(NamedTuple):
-    """Limits of the rows that lanes take in a cell; all int64[L].
+@final
+@dataclass(slots=True)
+class _LighterSources:
+    """All sources but the heaviest, each before its next cell.
+
+    Attributes:
+        taken: Rows that each lane has taken, int64[K, L].
+        missing: Rows that each lane still has to take, int64[K, L].
+        missing_rows: Rows that all lanes still have to take, int64[K].
+        later_slots: Free slots of each lane from the next cell on, int64[K, L].
+        owed: Rows that earlier cells took too few, int64[K]; negative for too many.
+    """
+
+    taken: Int64
+    missing: Int64
+    missing_rows: Int64
+    later_slots: Int64
+    owed: Int64
+
+    @classmethod
+    def at_first_cell(cls, rows_before: Int64, shares: Int64, slots: int) -> Self:
+        """Return the sources before the first cell.
+
+        Args:
+            rows_before: Rows that each lane has taken, int64[K, L].
+            shares: Rows that each lane takes in all cells, int64[K, L].
+            slots: Number of slots of a lane in all cells.
+        """
+        # Each source takes its whole share, which the next ones find occupied.
+        later_slots = np.full_like(shares, slots)
+        later_slots[1:] -= np.cumsum(shares[:-1], axis=0)
+        return cls(
+            taken=rows_before,
+            missing=shares.copy(),
+            missing_rows=shares.sum(axis=1),
+            later_slots=later_slots,
+            owed=np.zeros(len(shares), np.int64),
+        )
+
+    def take(self, active: slice, wanted: Int64, free_slots: Int64) -> None:
+        """Take the rows of n sources, each in its next cell.
+
+        Args:
+            active: The n sources.
+            wanted: Rows that all lanes together should take of each source, int64[n].
+            free_slots: Slots of the cell that lighter sources left to each source,
+                int64[n, L]; the rows are subtracted from them.
+        """
+        missing = self.missing[active]
+        later_slots = self.later_slots[active]
+        owed = self.owed[active]
+        later_slots -= free_slots
+        owed += wanted
+
+        # 1. Limits. A lane has `spare_slots` later. Below 0, it must take the rows that
+        #    later cells have no slots for.
+        spare_slots = later_slots - missing
+        lower = np.maximum(0, -spare_slots)
+        upper = np.minimum(missing, free_slots)
+
+        # 2. Rows in proportion, rounded down: `products / divisors`.
+        products = missing * owed[:, None]
+        divisors = np.maximum(1, self.missing_rows[active])[:, None]
+        rows = np.minimum(np.maximum(products // divisors, lower), upper)
+
+        # 3. Rounding and limits leave rows over.
+        lacking_rows = owed - rows.sum(axis=1)
+        if lacking_rows.any():
+            limits = _Limits(lower, upper, spare_slots)
+            surplus = rows * divisors - products
+            lacking_rows = _round_to(lacking_rows, rows, limits, surplus, divisors)
+
+        free_slots -= rows
+        missing -= rows
+        self.taken[active] += rows
+        self.missing_rows[active] -= owed - lacking_rows
+        owed[:] = lacking_rows
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _Limits:
+    """Limits of the rows that lanes take of n sources; all int64[n, L].
 
     Attributes:
         lower: Lower limit of each lane.
         upper: Upper limit of each lane.
-        room: Slots that a lane has to spare later. Lanes with the least room get the
+        spare_slots: Slots that a lane has to spare later. Lanes with the fewest get the
             rows that rounding leaves over.
     """
 
     lower: Int64
     upper: Int64
-    room: Int64
+    spare_slots: Int64
 
 
 def _round_to(
-    total: int,
-    taken_rows: int,
-    rows: Int64,
-    limits: _Limits,
-    products: Int64,
-    missing_rows: int,
-) -> int:
-    """Change numbers of rows, one per lane, so that they sum to a total or come as
-    close to it as their limits allow.
+    lacking_rows: Int64, rows: Int64, limits: _Limits, surplus: Int64, divisors: Int64
+) -> Int64:
+    """Change numbers of rows so that those of a source sum to a total, or come as close
+    to it as their limits allow.
 
-    Rounding down, and limits, leave rows over: one more or one less for the lanes that
-    are the furthest behind.
+    Lanes that are the furthest behind take one more, or those that are the furthest
+    ahead one less, until the sum is right.
 
     Args:
-        total: Number of rows of all lanes.
-        taken_rows: Sum of `rows`.
-        rows: Number of rows of each lane, int64[L]; they are written to.
-        limits: Limits of each lane.
-        products: Exact numbers of rows of lanes, times `missing_rows`, int64[L].
-        missing_rows: Rows that all lanes still have to take.
+        lacking_rows: Total of each source less the sum of its rows, int64[n].
+        rows: Number of rows of each source and lane, int64[n, L]; they are written to.
+        limits: Limits of each source and lane.
+        surplus: Number of rows less the exact one, times the source's divisor,
+            int64[n, L]; it is written to.
+        divisors: Divisor of each source, int64[n, 1].
 
     Returns:
-        Sum of the rows.
+        Total of each source less the sum of its changed rows, int64[n].
     """
-    while taken_rows != total:
-        if taken_rows < total:
-            (lanes,) = (rows < limits.upper).nonzero()
-            surplus = rows[lanes] * missing_rows - products[lanes]
-            order = np.lexsort((surplus, limits.room[lanes]))
-            step = 1
-        else:
-            (lanes,) = (rows > limits.lower).nonzero()
-            surplus = rows[lanes] * missing_rows - products[lanes]
-            order = np.lexsort((-surplus, -limits.room[lanes]))
-            step = -1
-        if not len(lanes):
-            return taken_rows
-        changed_lanes = lanes[order[: abs(total - taken_rows)]]
-        rows[changed_lanes] += step
-        taken_rows += step * len(changed_lanes)
-    return taken_rows
+    lanes = np.arange(rows.shape[1])
+    sources = np.arange(len(rows))[:, None]
+    while True:
+        # 1. The sign of the change of each source, and the lanes that it can change.
+        sign = np.sign(lacking_rows)[:, None]
+        can_change = np.where(sign > 0, rows < limits.upper, rows > limits.lower)
+        changes = np.minimum(np.abs(lacking_rows), can_change.sum(axis=1))
+        # 2. The first lanes by spare slots, then by surplus, then by number.
+        lane_at_rank = np.lexsort(
+            (sign * surplus, sign * limits.spare_slots, ~can_change), axis=1
+        )
+        is_changed = np.zeros(rows.shape, np.bool_)
+        is_changed[sources, lane_at_rank] = lanes < changes[:, None]
+        # 3. One row more, or one less, until the sums are right or nothing can change.
+        change = sign * is_changed
+        rows += change
+        lacking_rows = lacking_rows - sign[:, 0] * changes
+        if not (changes.any() and lacking_rows.any()):
+            return lacking_rows
+        surplus += change * divisors

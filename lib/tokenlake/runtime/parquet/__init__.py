@@ -1,5 +1,7 @@
-"""Parquet as shards of packed rows use it: Thrift structs, headers of pages, the
-dictionary of ids, and the writer.
+"""Parquet as shards of packed rows use it.
+
+The modules read and write Thrift structs, headers of pages, the dictionary of ids, and
+whole files.
 """
 
 from tokenlake.base.lazy_names import lazy_package

@@ -1,5 +1,6 @@
-"""Dictionary page in which entry k is the number k, as a zstd frame that is put
-together without a codec.
+"""Dictionary page in which entry k is the number k.
+
+It is a zstd frame that is put together without a codec.
 
 zstd would take as many bytes for all entries as for the ids. But the entries follow a
 pattern that a frame can state in 13 bytes for 256 entries (RFC 8878, "Zstandard
@@ -38,9 +39,8 @@ _BLOCK_BYTES: Final = 4 * STEP  # entries that share all but their lowest byte
 _THREE_BYTES: Final = 0  # length of a match
 _SAME_OFFSET: Final = 0  # offset of the sequence before
 _FAR_OFFSET: Final = 10  # offsets 1,021 to 2,044; ten more bits say which
-_OFFSET_BITS: Final = (_BLOCK_BYTES + 3 - (1 << _FAR_OFFSET)) & (
-    (1 << _FAR_OFFSET) - 1
-)  # the value is offset + 3
+# The ten bits of an offset of one block: the value is offset + 3.
+_OFFSET_BITS: Final = (_BLOCK_BYTES + 3 - (1 << _FAR_OFFSET)) & ((1 << _FAR_OFFSET) - 1)
 
 
 @lru_cache(maxsize=4)
@@ -58,20 +58,23 @@ def identity_dictionary(entries: int) -> bytes:
         raise ValueError(
             f"a dictionary of {entries} entries; expected a multiple of {STEP} up to {MOST_ENTRIES}"
         )
-    blocks = entries // STEP
+    # 1. The first 256 entries, and the first byte of entry 256 if there is one.
+    block_count = entries // STEP
     first_entries = b"".join(entry.to_bytes(4, "little") for entry in range(STEP))
     frame = bytearray(_FRAME_HEAD)
     frame += (4 * entries).to_bytes(4, "little")
-    if blocks == 1:
+    if block_count == 1:
         frame += _block(_RAW, first_entries, is_last=True)
         return bytes(frame)
     frame += _block(_RAW, first_entries + b"\0")
-    for high_byte in range(1, blocks):
-        sequences = STEP
-        if high_byte == blocks - 1:  # its last match would go beyond the end
-            sequences = STEP - 1
-        frame += _block(_COMPRESSED, _sequences(high_byte, sequences))
-    frame += _block(_RAW, bytes([blocks - 1, 0, 0]), is_last=True)
+    # 2. A block of sequences for each further 256 entries.
+    for high_byte in range(1, block_count):
+        sequence_count = STEP
+        if high_byte == block_count - 1:  # its last match would go beyond the end
+            sequence_count = STEP - 1
+        frame += _block(_COMPRESSED, _sequences(high_byte, sequence_count))
+    # 3. The last three bytes.
+    frame += _block(_RAW, bytes([block_count - 1, 0, 0]), is_last=True)
     return bytes(frame)
 
 
@@ -82,14 +85,15 @@ def _block(kind: int, body: bytes, *, is_last: bool = False) -> bytes:
 
 
 def _sequences(high_byte: int, count: int) -> bytes:
-    """Return the body of a block of sequences, each the literal `high_byte`, then three
-    bytes of the block before.
+    """Return the body of a block of sequences.
+
+    Each sequence is the literal `high_byte`, then three bytes of the block before.
 
     Args:
         high_byte: Second byte of the entries.
         count: Number of sequences.
     """
-    # One literal, repeated.
+    # The literals: one byte, repeated.
     literals = (count << 4 | 0b0101).to_bytes(2, "little") + bytes([high_byte])
     # The form of numbers from 128 on.
     count_bytes = bytes([0x80 | count >> 8, count & 0xFF])

@@ -1,5 +1,6 @@
-"""Numbers of the fields in the Thrift structs of Parquet, from ``parquet.thrift`` of
-the format.
+"""Numbers of the fields in the Thrift structs of Parquet.
+
+They are those of ``parquet.thrift`` in the format's repository.
 
 Each class has the fields of a struct that :mod:`tokenlake.runtime.parquet.writer`
 writes.

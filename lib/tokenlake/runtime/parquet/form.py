@@ -1,5 +1,6 @@
-"""Form of a schema of packed rows in Parquet: its schema elements, its key-values,
-and the metadata of its columns.
+"""Form of a schema of packed rows in Parquet.
+
+It has the schema elements, the key-values and the metadata of the columns.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from tokenlake.runtime.parquet.thrift_writer import (
 PLAIN: Final = 0
 RLE_DICTIONARY: Final = 8
 
-# Numbers of Parquet.
+# Parquet's numbers of codecs, repetitions and converted types.
 _ZSTD: Final = 6
 _REQUIRED: Final = 0
 _REPEATED: Final = 2
@@ -91,14 +92,17 @@ class ParquetForm(NamedTuple):
 
 @cache
 def parquet_form(serialized: bytes) -> ParquetForm:
-    """Return the Parquet form of a schema, computed once for the thousands of small
-    shards that share it.
+    """Return the Parquet form of a schema.
+
+    It is computed once for the thousands of small shards that share it.
 
     Args:
         serialized: Schema as an Arrow IPC message. (A schema with metadata has no hash
             in pyarrow below 26.)
     """
     schema = pa.ipc.read_schema(pa.py_buffer(serialized))
+    # The elements are the tree of the schema, in depth-first order. The root comes
+    # first.
     elements = [_element("schema", children=len(schema.names))]
     columns: list[ListColumn] = []
     for field in schema:
@@ -110,26 +114,27 @@ def parquet_form(serialized: bytes) -> ParquetForm:
         elements.append(_element("list", _REPEATED, children=1))
         leaves: list[LeafKind] = []
         if pa.types.is_struct(value_type):
+            # A struct is one more group, with a leaf for each field.
             elements.append(
                 _element("element", _REQUIRED, children=value_type.num_fields)
             )
             for child in value_type:
+                type_number = _TYPE_NUMBERS[child.type]
                 elements.append(
-                    _element(
-                        child.name, _REQUIRED, type_number=_TYPE_NUMBERS[child.type]
-                    )
+                    _element(child.name, _REQUIRED, type_number=type_number)
                 )
                 leaves.append(_leaf_kind(child.type, (*path, child.name)))
         else:
-            elements.append(
-                _element("element", _REQUIRED, type_number=_TYPE_NUMBERS[value_type])
-            )
+            type_number = _TYPE_NUMBERS[value_type]
+            elements.append(_element("element", _REQUIRED, type_number=type_number))
             leaves.append(_leaf_kind(value_type, path))
-        length = 0
+        list_length = 0
         if pa.types.is_fixed_size_list(list_type):
-            length = list_type.list_size
-        columns.append(ListColumn(field.name, length, tuple(leaves)))
+            list_length = list_type.list_size
+        columns.append(ListColumn(field.name, list_length, tuple(leaves)))
 
+    # Arrow's own schema is a key-value: with it Arrow reads lists of a fixed length as
+    # such.
     key_values = {
         **(schema.metadata or {}),
         b"ARROW:schema": base64.b64encode(serialized),
@@ -150,6 +155,7 @@ def _leaf_kind(values: pa.DataType, path: tuple[str, ...]) -> LeafKind:
         values: Arrow type of the values.
         path: Names from the column down to the leaf.
     """
+    # Chunks that hold a dictionary differ only in their encodings.
     # Lists that are the same in every chunk are written once.
     path_bytes = write_thrift([BINARY], [name.encode() for name in path])
 
@@ -183,6 +189,7 @@ def _element(
         children: Number of elements directly in a group.
         is_list: True for a group that is a list.
     """
+    # Numbers of fields must rise, so that they are added in this order.
     fields: dict[int, Any] = {}
     if type_number is not None:
         fields[SchemaElementField.TYPE] = type_number

@@ -1,5 +1,6 @@
-"""Headers of pages, of any writer: where a page lies, and how much memory decoding it
-can take.
+"""Headers of pages, of any writer.
+
+They give the place of a page, and the memory that decoding it can take.
 
 A footer may state any size for a column chunk. The headers of its pages state the sizes
 that a decoder will believe, so that they are read before anything is decoded.
@@ -26,18 +27,20 @@ DELTA_BYTE_ARRAY: Final = 7
 _DATA_PAGE_V2: Final = 3
 
 # Thrift fields of a page header.
-_TYPE, _UNCOMPRESSED_SIZE, _COMPRESSED_SIZE, _CRC = 1, 2, 3, 4
+_TYPE = 1
+_UNCOMPRESSED_SIZE = 2
+_COMPRESSED_SIZE = 3
+_CRC = 4
+# Field that has the details of a page, by the type of the page.
 _DETAILS_FIELD: Final = {DATA_PAGE: 5, DICTIONARY_PAGE: 7, _DATA_PAGE_V2: 8}
 
 # Thrift fields of the details of a page. Those of version 2 have the encoding
 # elsewhere.
-_NUM_VALUES, _ENCODING, _DEFINITION_LEVELS, _REPETITION_LEVELS, _STATISTICS = (
-    1,
-    2,
-    3,
-    4,
-    5,
-)
+_NUM_VALUES = 1
+_ENCODING = 2
+_DEFINITION_LEVELS = 3
+_REPETITION_LEVELS = 4
+_STATISTICS = 5
 _ENCODING_V2: Final = 4
 _OUR_DATA_FIELDS: Final = {
     _NUM_VALUES,
@@ -47,9 +50,10 @@ _OUR_DATA_FIELDS: Final = {
     _STATISTICS,
 }
 
-# Nearly all fit the first; statistics may be long.
+# Bytes that are read for a header, one after the other until it is whole. Nearly all
+# headers fit the first; statistics may be long.
 _HEADER_SIZES: Final = (192, 64 << 10, 16 << 20)
-_UNKNOWN: Final = -1
+_UNKNOWN: Final = -1  # stands for a number that a header does not state
 
 
 class PageHeader(NamedTuple):
@@ -82,10 +86,9 @@ class PageHeader(NamedTuple):
     @property
     def indices(self) -> bool:
         """True for a page of indices into the dictionary."""
-        return not self.dictionary and self.encoding in (
-            PLAIN_DICTIONARY,
-            RLE_DICTIONARY,
-        )
+        if self.dictionary:
+            return False
+        return self.encoding in (PLAIN_DICTIONARY, RLE_DICTIONARY)
 
 
 def parse_header(data: bytes | memoryview, at: int = 0) -> PageHeader:
@@ -95,6 +98,8 @@ def parse_header(data: bytes | memoryview, at: int = 0) -> PageHeader:
         Truncated: The data end before the header does.
         ValueError: The bytes are no page header.
     """
+    # The details are in a field of their own for each type of page. A page of an
+    # unknown type has none.
     header, begin = read_struct(data, at)
     page_type = header.get(_TYPE)
     details_field = 0
@@ -107,6 +112,8 @@ def parse_header(data: bytes | memoryview, at: int = 0) -> PageHeader:
     encoding_field = _ENCODING
     if page_type == _DATA_PAGE_V2:
         encoding_field = _ENCODING_V2
+    # Pages of our writers have no field more and no field less, so that a decoder may
+    # rely on their layout.
     has_our_fields = header.keys() == {
         _TYPE,
         _UNCOMPRESSED_SIZE,
@@ -130,9 +137,8 @@ def parse_header(data: bytes | memoryview, at: int = 0) -> PageHeader:
 def _has_our_details(page_type: Any, details: Struct) -> bool:
     """Return whether the details of a page are those that our writers write."""
     if page_type == DICTIONARY_PAGE:
-        return (
-            details.keys() == {_NUM_VALUES, _ENCODING} and details[_ENCODING] == PLAIN
-        )
+        has_our_fields = details.keys() == {_NUM_VALUES, _ENCODING}
+        return has_our_fields and details[_ENCODING] == PLAIN
     if page_type != DATA_PAGE:
         return False
     has_levels_in_runs = (
@@ -149,9 +155,7 @@ def _has_our_details(page_type: Any, details: Struct) -> bool:
 
 
 def _number(struct: Struct, field: int) -> int:
-    """Return the number in a field of a struct; -1 where the field is missing or no
-    number.
-    """
+    """Return the number in a field of a struct; -1 if the field has no number."""
     value = struct.get(field)
     if isinstance(value, int):
         return value
@@ -159,8 +163,7 @@ def _number(struct: Struct, field: int) -> int:
 
 
 def walk_pages(pread: Pread, column: pq.ColumnChunkMetaData) -> Iterator[PageHeader]:
-    """Yield the pages of a column chunk in order, until they hold all values that its
-    footer counts.
+    """Yield the pages of a column chunk, until they hold all values of its footer.
 
     Args:
         pread: Function of a size and an offset that returns bytes of the file.
@@ -186,18 +189,22 @@ def walk_chunk(pread: Pread, at: int, size: int, values: int) -> Iterator[PageHe
     Raises:
         ValueError: A header is invalid, or the chunk ends too early.
     """
-    end = at + size
+    # Pages follow each other without gaps. Their sizes are believed only inside the
+    # chunk.
+    chunk_end = at + size
     missing_values = values
     while missing_values > 0:
-        if at >= end:
+        if at >= chunk_end:
             raise ValueError(
                 f"its pages hold {missing_values} values fewer than the {values} of the footer"
             )
         page = _header_at(pread, at)
-        if page.stored < 0 or (page.known and (page.size < 0 or page.values < 0)):
+        has_sizes = page.size >= 0 and page.values >= 0
+        if page.stored < 0 or (page.known and not has_sizes):
             raise ValueError(
                 f"the page header at byte {at} has a negative size or number of values"
             )
+        # Decoders skip pages of other types. A dictionary holds no values of rows.
         if page.known:
             if not page.dictionary:
                 missing_values -= page.values
@@ -216,12 +223,13 @@ def chunk_start(column: pq.ColumnChunkMetaData) -> int:
 
 def _header_at(pread: Pread, at: int) -> PageHeader:
     """Return the page header at an offset of a file, from as few bytes as hold it."""
-    for size in _HEADER_SIZES:
-        data = pread(size, at)
+    # A header that is cut off is read again, with more bytes, unless the file ends.
+    for header_bytes in _HEADER_SIZES:
+        header_data = pread(header_bytes, at)
         try:
-            return parse_header(data)
+            return parse_header(header_data)
         except Truncated:
-            if len(data) < size:
+            if len(header_data) < header_bytes:
                 break
         except ValueError as error:
             raise ValueError(

@@ -1,5 +1,6 @@
-"""Pages of a column chunk as they are written: a header, then the compressed body of
-levels and values.
+"""Pages of a column chunk as they are written.
+
+A page is a header, then the compressed body of levels and values.
 
 All rows have at least one value and nothing is null, so that the levels follow from the
 lengths of the rows alone: the repetition level is 0 where a row begins, otherwise 1;
@@ -31,18 +32,19 @@ from tokenlake.runtime.parquet.thrift_writer import (
     write_thrift,
 )
 
-RLE: Final = 3
+RLE: Final = 3  # encoding number of levels
 
+# Types of pages.
 DATA_PAGE: Final = 0
 DICTIONARY_PAGE: Final = 2
-_SHORT_ROW: Final = (
-    # Values; levels of shorter rows take fewer bytes as bits than as two runs for each
-    # row.
-    64
-)
+# Values of a row: levels of shorter rows take fewer bytes as bits than as two runs for
+# each row.
+_SHORT_ROW: Final = 64
 # Definition levels of the first of two runs, which takes three bytes.
 _FIRST_RUN: Final = 64
 
+# Types of the fields of a page header: its numbers, the details of a data page (5) and
+# those of a dictionary page (7).
 _PAGE: Final[Written] = {
     **dict.fromkeys((1, 2, 3, 4), I32),
     5: dict.fromkeys((1, 2, 3, 4), I32),
@@ -128,27 +130,31 @@ def fixed_levels(length: int, begin: int, count: int) -> bytes:
         begin: First value.
         count: Number of values.
     """
+    # A page may begin inside a row: the rest of that row, whole rows, and a part of the
+    # last one.
     rest_of_first_row = min(-begin % length, count)
     if length < _SHORT_ROW:
-        return list_levels(np.arange(rest_of_first_row, count, length), 0, count)
+        row_begins = np.arange(rest_of_first_row, count, length)
+        return list_levels(row_begins, 0, count)
     whole_rows, part_of_last_row = divmod(count - rest_of_first_row, length)
-    return (
-        _run(rest_of_first_row, 1) + _row(length) * whole_rows + _row(part_of_last_row)
-    )
+    first_levels = _run(rest_of_first_row, 1)
+    return first_levels + _row(length) * whole_rows + _row(part_of_last_row)
 
 
 def list_levels(begins: npt.NDArray[np.int64], begin: int, end: int) -> bytes:
-    """Return the repetition levels of the values from `begin` to `end`, as one run of
-    bits.
+    """Return the repetition levels of the values from `begin` to `end`.
+
+    They are one run of bits.
 
     Args:
         begins: Value at which each row begins, ascending, int64[rows].
         begin: First value of the page.
         end: Value after the last one of the page.
     """
+    # Level 1 everywhere but at the begins of rows in this page.
     levels = np.ones(end - begin, np.uint8)
-    first, last = np.searchsorted(begins, (begin, end))
-    levels[begins[first:last] - begin] = 0
+    first_row, end_row = np.searchsorted(begins, (begin, end))
+    levels[begins[first_row:end_row] - begin] = 0
     bits = np.packbits(levels, bitorder="little")
     return unsigned(len(bits) << 1 | 1) + bits.tobytes()
 
@@ -178,6 +184,7 @@ def all_ones(count: int, other_bytes: int = 0) -> bytes:
         count: Number of levels.
         other_bytes: Number of other bytes before the values.
     """
+    # The first of two runs adds three bytes, which makes an odd number of bytes even.
     one_run = _run(count, 1)
     if (other_bytes + len(one_run)) % 2 == 0 or count < 3 * _FIRST_RUN:
         return one_run

@@ -17,19 +17,25 @@ from functools import lru_cache
 from typing import Any, Final, TypeAlias
 
 Written: TypeAlias = "int | list[Written] | dict[int, Written]"
-"""Type of a value: Thrift's number for numbers and bytes, ``[type of the values]`` for
-a list, and the types of the fields by their numbers for a struct.
+"""Type of a value.
+
+It is Thrift's number for numbers and bytes, ``[type of the values]`` for a list, and
+the types of the fields by their numbers for a struct.
 """
 
-# Thrift's numbers of types.
-I32, I64, BINARY = 5, 6, 8
-LIST, STRUCT = 9, 12
+# Thrift's numbers of types, as heads of fields and lists have them.
+I32 = 5
+I64 = 6
+BINARY = 8
+LIST = 9
+STRUCT = 12
 
 _LONG_LIST: Final = 15  # size from which a list has its size after its head
 
 Fields: TypeAlias = Mapping[int, Any]
-"""Struct: values of its fields by their numbers, which rise, each at most 15 more
-than the one before.
+"""Struct: values of its fields by their numbers.
+
+The numbers rise, each by at most 15.
 """
 
 
@@ -41,6 +47,8 @@ def write_thrift(kind: Written, value: Any) -> bytes:
         value: Number; bytes; sequence of values; or struct (:data:`Fields`). In place
             of a list or a struct, bytes are the result of an earlier call.
     """
+    # Bytes are a value of type BINARY, or the form of a list or struct that was written
+    # before.
     if isinstance(value, bytes):
         if kind == BINARY:
             return unsigned(len(value)) + value
@@ -49,28 +57,30 @@ def write_thrift(kind: Written, value: Any) -> bytes:
         return unsigned(_zigzag(value))
     if isinstance(kind, list):
         (item_kind,) = kind
-        return _list_head(len(value), _code(item_kind)) + b"".join(
-            [write_thrift(item_kind, item) for item in value]
-        )
+        items = [write_thrift(item_kind, field_value) for field_value in value]
+        return _list_head(len(value), _code(item_kind)) + b"".join(items)
 
+    # A struct: each field has a head with the distance to the number before and its
+    # type.
     field_kinds: Mapping[int, Any] = kind
-    data = bytearray()
+    struct_bytes = bytearray()
     previous_number = 0
-    for number, item in value.items():
-        field_kind = field_kinds[number]
+    for field_number, field_value in value.items():
+        field_kind = field_kinds[field_number]
         # Most fields are numbers: a call for each would double the time.
-        if isinstance(item, int):
-            data.append(number - previous_number << 4 | field_kind)
-            data += unsigned(item << 1 ^ item >> 63)
+        if isinstance(field_value, int):
+            struct_bytes.append(field_number - previous_number << 4 | field_kind)
+            struct_bytes += unsigned(field_value << 1 ^ field_value >> 63)
         else:
-            data.append(number - previous_number << 4 | _code(field_kind))
-            data += write_thrift(field_kind, item)
-        previous_number = number
-    data.append(0)
-    return bytes(data)
+            struct_bytes.append(field_number - previous_number << 4 | _code(field_kind))
+            struct_bytes += write_thrift(field_kind, field_value)
+        previous_number = field_number
+    struct_bytes.append(0)
+    return bytes(struct_bytes)
 
 
 def _list_head(size: int, code: int) -> bytes:
+    """Return the head of a list: number and type of its values."""
     if size < _LONG_LIST:
         return bytes([size << 4 | code])
     return bytes([_LONG_LIST << 4 | code]) + unsigned(size)
@@ -86,18 +96,16 @@ def _code(kind: Written) -> int:
 
 
 def _zigzag(value: int) -> int:
-    """Return a signed number of at most 64 bits as an unsigned one, small if it is
-    near 0.
-    """
+    """Return a signed number of at most 64 bits as an unsigned one, small near 0."""
     return value << 1 ^ value >> 63
 
 
 @lru_cache(maxsize=1 << 12)
 def unsigned(value: int) -> bytes:
     """Return a number of at least 0 in groups of seven bits, the lowest first."""
-    data = bytearray()
+    encoded = bytearray()
     while value > 0x7F:
-        data.append(value & 0x7F | 0x80)
+        encoded.append(value & 0x7F | 0x80)
         value >>= 7
-    data.append(value)
-    return bytes(data)
+    encoded.append(value)
+    return bytes(encoded)

@@ -95,8 +95,9 @@ PAGE_VALUES: Final = 1 << 18
 """Number of values in a page. A full row group has one page of ids."""
 
 LEAST_INDICES: Final = 1 << 16
-"""Least number of values of a column chunk with indices. They save more than their
-dictionary takes, some 4 KiB.
+"""Least number of values of a column chunk with indices.
+
+They save more than their dictionary takes, some 4 KiB.
 """
 
 BITS: Final = 16
@@ -104,7 +105,7 @@ BITS: Final = 16
 
 _BUFFERED_BYTES: Final = 1 << 14  # smaller data are collected before they are written
 _MAGIC: Final = b"PAR1"
-_CREATED_BY: Final = b"tokenlake version 1.0"
+_CREATED_BY: Final = b"tokenlake version 1.0"  # part of the golden bytes
 
 # For indices, level 3 saves a thirtieth and takes a third longer (measured on text,
 # code and other languages).
@@ -112,8 +113,10 @@ _INDICES_CODEC: Final = pa.Codec("zstd", compression_level=2)
 _VALUES_CODEC: Final = pa.Codec("zstd", compression_level=3)
 
 # Types of the fields of Thrift structs, by field number.
+# A row group has column chunks (an offset and their metadata), two sizes and a count.
 _ROW_GROUP: Final[Written] = {1: [{2: I64, 3: FACTS}], 2: I64, 3: I64, 6: I64}
 
+# The footer: version, schema, rows, row groups, key-values, writer.
 _FILE: Final[Written] = {
     1: I32,
     2: [ELEMENT],
@@ -124,8 +127,9 @@ _FILE: Final[Written] = {
 }
 
 RowBegins = npt.NDArray[np.int64] | int
-"""Value at which each row begins, int64[rows]; the length of a row where all rows
-have one length.
+"""Value at which each row begins, int64[rows].
+
+It is the length of a row if all rows have one length.
 """
 
 
@@ -189,8 +193,8 @@ class PackedWriter:
         if isinstance(rows, FlatRows):
             self._write_row_group(rows)
             return
-        for begin in range(0, len(rows), row_group_size):
-            self._write_row_group(FlatRows.of(rows.slice(begin, row_group_size)))
+        for first_row in range(0, len(rows), row_group_size):
+            self._write_row_group(FlatRows.of(rows.slice(first_row, row_group_size)))
 
     def close(self) -> None:
         """Write the footer."""
@@ -208,6 +212,11 @@ class PackedWriter:
         self._flush()
 
     def _write_row_group(self, rows: FlatRows) -> None:
+        """Write the column chunks of a row group, and keep its struct for the footer.
+
+        Args:
+            rows: Rows of the row group.
+        """
         row_group_start = self._offset
         chunks: list[Fields] = []
         uncompressed_size = 0
@@ -221,15 +230,17 @@ class PackedWriter:
             leaf_values = [
                 values for _, values, _ in inner_levels if values is not None
             ]
+            # One column chunk for each leaf.
             for kind, values in zip(column.leaves, leaf_values, strict=True):
                 metadata = self._write_chunk(kind, values, begins)
-                chunks.append(
-                    {
-                        ColumnChunkField.FILE_OFFSET: 0,
-                        ColumnChunkField.META_DATA: metadata,
-                    }
-                )
+                chunk = {
+                    ColumnChunkField.FILE_OFFSET: 0,
+                    ColumnChunkField.META_DATA: metadata,
+                }
+                chunks.append(chunk)
                 uncompressed_size += metadata[ColumnMetaDataField.UNCOMPRESSED_SIZE]
+        # The struct is written now, so that the footer takes little memory until the
+        # end.
         row_group = {
             RowGroupField.COLUMNS: chunks,
             RowGroupField.UNCOMPRESSED_SIZE: uncompressed_size,
@@ -250,32 +261,36 @@ class PackedWriter:
             values: Values of all rows of the row group.
             begins: Begins of the rows.
         """
+        # 1. Choose the encoding.
         entries = _dictionary_entries(kind, values, begins)
-        start = self._offset
+        chunk_start = self._offset
         page_sizes: list[int] = []
+        # 2. and 3. Pages are written as they are made.
         uncompressed_size = 0
         for page in self._pages(kind, values, begins, entries):
             self._put(page.header)
             self._put(page.body)
             page_sizes.append(len(page.header) + len(page.body))
             uncompressed_size += len(page.header) + page.size
+        # 4. Sizes and offsets for the footer.
         metadata: dict[int, Any] = {
             **(kind.indices if entries else kind.plain),
             ColumnMetaDataField.NUM_VALUES: len(values),
             ColumnMetaDataField.UNCOMPRESSED_SIZE: uncompressed_size,
             ColumnMetaDataField.COMPRESSED_SIZE: sum(page_sizes),
-            ColumnMetaDataField.DATA_PAGE_OFFSET: start,
+            ColumnMetaDataField.DATA_PAGE_OFFSET: chunk_start,
         }
         if entries:  # the dictionary is the first page
-            metadata[ColumnMetaDataField.DATA_PAGE_OFFSET] = start + page_sizes[0]
-            metadata[ColumnMetaDataField.DICTIONARY_PAGE_OFFSET] = start
+            metadata[ColumnMetaDataField.DATA_PAGE_OFFSET] = chunk_start + page_sizes[0]
+            metadata[ColumnMetaDataField.DICTIONARY_PAGE_OFFSET] = chunk_start
         return metadata
 
     def _pages(
         self, kind: LeafKind, values: npt.NDArray[Any], begins: RowBegins, entries: int
     ) -> Iterator[WrittenPage]:
-        """Yield the pages of a column chunk. A page is valid until the next one is
-        requested.
+        """Yield the pages of a column chunk.
+
+        A page is valid until the next one is requested.
 
         Args:
             kind: Kind of the values.
@@ -286,59 +301,61 @@ class PackedWriter:
         """
         if entries:
             yield _dictionary_page(entries)
-        count = len(values)
+        # A page holds values of whole rows or parts of rows; levels and values are cut
+        # at the same places.
+        value_count = len(values)
         values_per_item = 1
         if kind.values == BOOL:  # eight in a byte, the first lowest
             values_per_item = 8
             values = np.packbits(values, bitorder="little")
-        for begin in range(0, count, PAGE_VALUES):
-            end = min(count, begin + PAGE_VALUES)
+        for page_begin in range(0, value_count, PAGE_VALUES):
+            page_end = min(value_count, page_begin + PAGE_VALUES)
             if isinstance(begins, int):
-                levels = fixed_levels(begins, begin, end - begin)
+                levels = fixed_levels(begins, page_begin, page_end - page_begin)
             else:
-                levels = list_levels(begins, begin, end)
-            page_values = values[begin // values_per_item : -(-end // values_per_item)]
+                levels = list_levels(begins, page_begin, page_end)
+            page_values = values[
+                page_begin // values_per_item : -(-page_end // values_per_item)
+            ]
             if entries:
                 yield self._page_of_indices(levels, page_values)
             else:
-                yield self._plain_page(end - begin, levels, page_values)
+                yield self._plain_page(page_end - page_begin, levels, page_values)
 
     def _plain_page(
         self, count: int, repetition: bytes, values: npt.NDArray[Any]
     ) -> WrittenPage:
         """Return a page of `count` values as they are in memory."""
-        data = values.view(np.uint8)
-        body, values_place = self._body(
-            with_length(repetition) + with_length(all_ones(count)), len(data)
-        )
-        values_place[:] = data
+        value_bytes = values.view(np.uint8)
+        levels = with_length(repetition) + with_length(all_ones(count))
+        body, values_place = self._body(levels, len(value_bytes))
+        values_place[:] = value_bytes
         return data_page(_VALUES_CODEC, body, count, PLAIN)
 
     def _page_of_indices(
         self, repetition: bytes, numbers: npt.NDArray[np.int32]
     ) -> WrittenPage:
-        """Return a page of indices, each from 0 to 65,535. They begin at an even
-        byte of the body.
+        """Return a page of indices, each from 0 to 65,535.
+
+        They begin at an even byte of the body.
         """
         # Indices are one run of groups of 8, 16 bits each; the last group is filled
         # with zeros.
-        groups = (len(numbers) + 7) // 8
-        run_head = bytes([BITS]) + unsigned(groups << 1 | 1)
+        group_count = (len(numbers) + 7) // 8
+        run_head = bytes([BITS]) + unsigned(group_count << 1 | 1)
         lengths_of_levels = 8  # bytes: four before the levels of each kind
-        definition = all_ones(
-            len(numbers), len(repetition) + lengths_of_levels + len(run_head)
-        )
-        head = with_length(repetition) + with_length(definition) + run_head
-        body, values_place = self._body(head, BITS * groups)
+        bytes_before = len(repetition) + lengths_of_levels + len(run_head)
+        definition = all_ones(len(numbers), bytes_before)
+        body_head = with_length(repetition) + with_length(definition) + run_head
+        body, values_place = self._body(body_head, BITS * group_count)
         indices = values_place.view("<u2")
         indices[: len(numbers)] = numbers
         indices[len(numbers) :] = 0
         return data_page(_INDICES_CODEC, body, len(numbers), RLE_DICTIONARY)
 
     def _body(self, head: bytes, size: int) -> tuple[UInt8, UInt8]:
-        """Return memory for a body that begins with `head`, and its part after the
-        head, of `size` bytes.
-        """
+        """Return memory for a body that begins with `head`, and the part after it."""
+        # The memory grows to the largest page, and is used for all of them.
         body_size = len(head) + size
         if len(self._page_memory) < body_size:
             self._page_memory = np.empty(body_size, np.uint8)
@@ -347,8 +364,10 @@ class PackedWriter:
         return body, body[len(head) :]
 
     def _put(self, data: bytes | memoryview) -> None:
-        """Write data. Small data are buffered, because a call of the sink takes as
-        long as hashing 10 KB.
+        """Write data.
+
+        Small data are buffered, because a call of the sink takes as long as hashing 10
+        KB.
         """
         self._offset += len(data)
         if len(data) < _BUFFERED_BYTES:
@@ -358,11 +377,12 @@ class PackedWriter:
         self._sink.write(data)
 
     def _flush(self) -> None:
+        """Write the buffered data."""
         # The buffer is emptied first: a write that fails may be followed by another.
-        data = self._buffered
+        buffered_data = self._buffered
         self._buffered = bytearray()
-        if data:
-            self._sink.write(data)
+        if buffered_data:
+            self._sink.write(buffered_data)
 
 
 def _begins_of(name: str, lengths: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
@@ -386,11 +406,11 @@ def _begins_of(name: str, lengths: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
 def _dictionary_entries(
     kind: LeafKind, values: npt.NDArray[Any], begins: RowBegins
 ) -> int:
-    """Return the number of entries of a column chunk's dictionary; 0 if its values are
-    stored as they are.
+    """Return the number of entries of a column chunk's dictionary.
 
-    A dictionary has as many entries as the largest id needs.
+    It is as large as the largest id needs, and 0 if the values are stored as they are.
     """
+    # Columns of int32 in rows of one length hold ids of tokens or of segments.
     has_ids_of_rows = isinstance(begins, int) and kind.values == INT32
     if not has_ids_of_rows or len(values) < LEAST_INDICES:
         return 0
@@ -402,6 +422,7 @@ def _dictionary_entries(
 
 
 def _dictionary_page(entries: int) -> WrittenPage:
+    """Return the dictionary page of a column chunk with indices."""
     detail = {
         PageHeaderField.DICTIONARY_PAGE: {
             DictionaryPageHeaderField.NUM_VALUES: entries,

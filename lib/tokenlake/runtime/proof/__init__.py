@@ -1,5 +1,6 @@
-"""Signed statements of what a checkpoint was trained on, recomputed from the
-integers of a loader's state.
+"""Signed statements of the data that a checkpoint was trained on.
+
+They are recomputed from the integers of a loader's state.
 """
 
 from tokenlake.base.lazy_names import lazy_package

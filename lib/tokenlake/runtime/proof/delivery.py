@@ -1,4 +1,4 @@
-"""The rows that some steps of a run delivered, counted without a walk over the steps.
+"""Rows that some steps of a run delivered, counted without a walk over the steps.
 
 A lane delivers the rows of a dataset epoch by epoch. The number of rows that it
 delivered before a step therefore determines which rows they are: whole epochs, and the
@@ -27,13 +27,13 @@ from tokenlake.runtime.loader.mixture import Mixture
 from tokenlake.runtime.loader.plan import BatchPlan
 from tokenlake.runtime.mixing.order_form import RowOrder
 
-_NO_BOUND = np.iinfo(np.int64).max
+_NO_BOUND = np.iinfo(np.int64).max  # minimum over no lanes
 
 
 @final
 @dataclass(frozen=True, eq=False, slots=True)
 class Delivery:
-    """The rows of one dataset that some steps delivered, lane by lane.
+    """Rows of one dataset that some steps delivered, lane by lane.
 
     Attributes:
         source: Number of the dataset in the plan.
@@ -90,6 +90,8 @@ class Delivery:
             For each delivery its number in its lane, its epoch, and the index of its
             row among those given, int64[3, deliveries].
         """
+        # Each epoch that the steps touched has the row in one place of one lane. That
+        # place makes the number of the delivery.
         lane_rows = self.order.lengths
         deliveries = [np.empty((3, 0), np.int64)]
         for epoch in self._touched_epochs():
@@ -97,11 +99,8 @@ class Delivery:
             number = epoch * lane_rows[lane] + place
             is_delivered = (number >= self.begin[lane]) & (number < self.end[lane])
             index = np.flatnonzero(is_delivered)
-            deliveries.append(
-                np.stack(
-                    [number[index], np.full(len(index), self.epoch + epoch), index]
-                )
-            )
+            epochs = np.full(len(index), self.epoch + epoch)
+            deliveries.append(np.stack([number[index], epochs, index]))
         return np.concatenate(deliveries, axis=1)
 
     def to_json(self, names: Sequence[str]) -> dict[str, Any]:
@@ -119,20 +118,25 @@ class Delivery:
         }
 
     def _touched_epochs(self) -> list[int]:
-        """Return the epochs, counted from `epoch`, in which any lane delivered a row
-        in these steps.
+        """Return the epochs in which any lane delivered a row in these steps.
+
+        They are counted from `epoch`.
         """
         epochs: set[int] = set()
-        lanes = zip(
+        lane_ranges = zip(
             self.begin.tolist(),
             self.end.tolist(),
             self.order.lengths.tolist(),
             strict=True,
         )
-        for begin, end, lane_rows in lanes:
-            if begin < end:
+        for first_delivery, end_delivery, lane_rows in lane_ranges:
+            if first_delivery < end_delivery:
                 # The last epoch is the one of delivery number end - 1.
-                epochs.update(range(begin // lane_rows, (end - 1) // lane_rows + 1))
+                epochs.update(
+                    range(
+                        first_delivery // lane_rows, (end_delivery - 1) // lane_rows + 1
+                    )
+                )
         return sorted(epochs)
 
     def _total_before(self, counts: Int64, sums: Int64) -> int:
@@ -159,10 +163,12 @@ class Delivery:
         lane_rows = self.order.lengths
         # A lane without rows never delivers any, and says nothing about epochs.
         has_rows = lane_rows > 0
-        used_counts = counts[has_rows]
+        lane_counts = counts[has_rows]
         used_rows = lane_rows[has_rows]
-        whole_epochs = int((used_counts // used_rows).min(initial=_NO_BOUND))
-        begun_epochs = int((-(-used_counts // used_rows)).max(initial=0))
+        # Whole epochs are those that every lane has finished; others are begun by some
+        # lanes only.
+        whole_epochs = int((lane_counts // used_rows).min(initial=_NO_BOUND))
+        begun_epochs = int((-(-lane_counts // used_rows)).max(initial=0))
 
         def partial_ranges() -> Iterator[tuple[Int64, Int64]]:
             for epoch in range(whole_epochs, begun_epochs):
@@ -189,6 +195,7 @@ def deliveries_of(plan: BatchPlan, first: int, end: int) -> list[Delivery]:
             f"steps {first} to {end}: expected a first step from 0 on, and an end that is not before it"
         )
     _require_countable(plan)
+    # Passes that the span touches: the first and the last may be partial.
     passes = range(
         plan.steps.position(first).passes, plan.steps.position(end).passes + 1
     )
@@ -197,22 +204,26 @@ def deliveries_of(plan: BatchPlan, first: int, end: int) -> list[Delivery]:
         # The passes of one dataset that drop no rows continue one another's epochs: one
         # count covers them all.
         return list(_deliveries_since(plan, passes[0], first, end))
-    edges = [first, *(plan.steps.begin(number) for number in passes[1:]), end]
+    # Each pass counts from its own begin.
+    edges = [first, *(plan.steps.begin(pass_number) for pass_number in passes[1:]), end]
     deliveries: list[Delivery] = []
-    for number, (span_first, span_end) in zip(passes, pairwise(edges), strict=True):
-        deliveries += _deliveries_since(plan, number, span_first, span_end)
+    for pass_number, (span_first, span_end) in zip(
+        passes, pairwise(edges), strict=True
+    ):
+        deliveries += _deliveries_since(plan, pass_number, span_first, span_end)
     return deliveries
 
 
 def _require_countable(plan: BatchPlan) -> None:
-    """Raise ConfigError for a plan whose deliveries cannot be counted in closed
-    form.
-    """
+    """Raise ConfigError for a plan whose deliveries cannot be counted."""
+    # Batches of a bucketed loader depend on the lengths of rows.
     if plan.steps.bucketed:
         raise ConfigError(
             "the loader puts rows into buckets by length, which statements do not support; pad to `multiple` or "
             "`length` instead"
         )
+    # A part of a source has an order of its own, which the counts of whole epochs do
+    # not fit.
     orders = plan.stream(0).orders
     for name, order, stored in zip(plan.datasets, orders, plan.sources, strict=True):
         if order.rows != stored.rows:
@@ -246,8 +257,9 @@ def steps_of_rows(
 def _edge_step(
     plan: BatchPlan, delivery: Delivery, group: Int64, row: Int64, *, is_last: bool
 ) -> int | None:
-    """Return the first or the last step that delivers any of the rows; None if no step
-    does.
+    """Return the first or the last step that delivers any of the rows.
+
+    The result is None if no step does.
 
     1. Look at the two epochs of each lane at the edge. Every row comes in every epoch,
        so that they nearly always hold one of the rows.
@@ -259,28 +271,29 @@ def _edge_step(
     """
     if not len(row):
         return None
+    # 1. The two epochs of each lane at the edge.
     lane_rows = delivery.order.lengths
     if is_last:
-        edge = replace(
-            delivery, begin=np.maximum(delivery.begin, delivery.end - 2 * lane_rows)
-        )
+        edge_begin = np.maximum(delivery.begin, delivery.end - 2 * lane_rows)
+        edge = replace(delivery, begin=edge_begin)
     else:
-        edge = replace(
-            delivery, end=np.minimum(delivery.end, delivery.begin + 2 * lane_rows)
-        )
+        edge_end = np.minimum(delivery.end, delivery.begin + 2 * lane_rows)
+        edge = replace(delivery, end=edge_end)
     step: int | None = None
     for remaining in (edge, delivery):
+        # 2. The delivery with the lowest (highest) number in its lane.
         while (seen := remaining.seen(group, row)).shape[1]:
             column = np.argmax(seen[0]) if is_last else np.argmin(seen[0])
             _, epoch, index = seen[:, column].tolist()
             step = _step_of(plan, delivery, epoch, group[[index]], row[[index]])
-            # Look only behind the last step found, or only before the first one.
+            # 3. Look only behind the last step found, or only before the first one.
             if is_last:
                 counts = _rows_given(plan, delivery.passes, step + 1)
                 remaining = replace(delivery, begin=counts[delivery.source])
             else:
                 counts = _rows_given(plan, delivery.passes, step)
                 remaining = replace(delivery, end=counts[delivery.source])
+        # 4. The whole delivery is needed only if the edge held none of the rows.
         if step is not None:
             break
     return step
@@ -301,9 +314,12 @@ def _step_of(
 def _deliveries_since(
     plan: BatchPlan, passes: int, first: int, end: int
 ) -> Iterator[Delivery]:
-    """Yield the rows of each dataset that a span of steps delivered, counted from
-    the begin of a pass.
+    """Yield the rows of each dataset that a span of steps delivered.
+
+    They are counted from the begin of a pass.
     """
+    # A mixture counts from the begin of its pass, and a dataset from the epoch of that
+    # pass.
     if first == end:
         return
     epoch = 0 if isinstance(plan.data, Mixture) else passes * (plan.epochs or 0)
@@ -315,9 +331,11 @@ def _deliveries_since(
 
 
 def _rows_given(plan: BatchPlan, passes: int, step: int) -> Int64:
-    """Return the rows that each lane delivered between the begin of a pass and a
-    step, int64[datasets, lanes].
+    """Return the rows that each lane delivered between the begin of a pass and a step.
+
+    The result is int64[datasets, lanes].
     """
+    # Before the first step of a pass nothing of it was delivered.
     if step == plan.steps.begin(passes):
         stream = plan.stream(passes)
         return np.zeros((len(stream.orders), stream.layout.lanes), np.int64)

@@ -1,5 +1,4 @@
-"""The overlap of an evaluation set and rows that were read: n-grams of ids that both
-have.
+"""Overlap of an evaluation set and rows that were read: n-grams of ids in both.
 
 An n-gram is n ids next to each other in one document of the evaluation set, or in one
 segment of a row. It is represented by 64 bits computed from its ids: the probability
@@ -40,8 +39,8 @@ from tokenlake.runtime.mixing.random import UInt64, splitmix64
 METHOD: Final = "distinct n-grams of ids inside a document, told by 64 bits; of rows, inside a segment"
 """Description of the method in a statement; part of the format."""
 
-_FACTOR: Final = np.uint64(0x9E3779B97F4A7C15)
-_TEXT: Final = "text"
+_FACTOR: Final = np.uint64(0x9E3779B97F4A7C15)  # odd, so that no word is lost
+_TEXT: Final = "text"  # column of the documents
 _SIEVE_BITS: Final = 20  # bits of a hash by which most n-grams are rejected
 
 
@@ -61,10 +60,11 @@ class EvaluationSet:
     @classmethod
     def of_dataset(cls, dataset: Dataset) -> EvaluationSet:
         """Return the documents, or the segments of rows, of a split of a version."""
+        # Empty arrays come first, so that a dataset without rows can be joined, too.
         ids = [np.zeros(0, np.int32)]
         lengths = [np.zeros(0, np.int64)]
-        for group in range(len(dataset.rows.group_rows)):
-            segments, _ = ids_of(dataset, group)
+        for row_group in range(len(dataset.rows.group_rows)):
+            segments, _ = ids_of(dataset, row_group)
             ids.append(segments.ids)
             lengths.append(segments.lengths)
         identity = {"dataset": dataset.name, "manifest": dataset.manifest.sha256}
@@ -83,6 +83,8 @@ class EvaluationSet:
         Raises:
             ConfigError: The file cannot be read, or has no such column.
         """
+        # Everything that is wrong with the file is one error, which states the right
+        # form.
         try:
             data = path.read_bytes()
             texts = _texts_of(data, is_parquet=path.suffix == ".parquet")
@@ -109,7 +111,7 @@ def _texts_of(data: bytes, *, is_parquet: bool) -> list[Any]:
 @final
 @dataclass(frozen=True, eq=False, slots=True)
 class _SetNgrams:
-    """The n-grams of one evaluation set.
+    """N-grams of one evaluation set.
 
     Attributes:
         index: Index of each n-gram among the distinct n-grams of all sets, int64[m].
@@ -145,20 +147,24 @@ def overlap_of(
     """
     if n < 1:
         raise ConfigError(f"n-grams of {n} ids; expected 1 or more")
-    known, ngrams = _known_ngrams(sets, n)
+    # 1. Hash the n-grams of all sets.
+    known_hashes, ngrams = _known_ngrams(sets, n)
 
-    # Compare the rows with all sets at once.
-    is_found = np.zeros(len(known), np.bool_)
+    # 2. and 3. Compare the rows with all sets at once.
+    is_found = np.zeros(len(known_hashes), np.bool_)
     rows_with = dict.fromkeys(sets, 0)
-    for index, row in _hits(read, known, n):
-        is_found[index] = True
-        for name, set_ngrams in ngrams.items():
-            rows_with[name] += len(np.unique(row[set_ngrams.is_member[index]]))
+    for ngram_index, rows in _hits(read, known_hashes, n):
+        is_found[ngram_index] = True
+        for set_name, set_ngrams in ngrams.items():
+            rows_with[set_name] += len(
+                np.unique(rows[set_ngrams.is_member[ngram_index]])
+            )
 
+    # Figures of each set, from the n-grams that were found in any row.
     overlap: dict[str, dict[str, Any]] = {}
-    for name, evaluation_set in sets.items():
-        set_ngrams = ngrams[name]
-        overlap[name] = {
+    for set_name, evaluation_set in sets.items():
+        set_ngrams = ngrams[set_name]
+        overlap[set_name] = {
             "identity": evaluation_set.identity,
             "documents": len(evaluation_set.documents),
             "short": int((evaluation_set.documents.lengths < n).sum()),
@@ -167,7 +173,7 @@ def overlap_of(
             "documents_with": len(
                 np.unique(set_ngrams.document[is_found[set_ngrams.index]])
             ),
-            "rows_with": rows_with[name],
+            "rows_with": rows_with[set_name],
         }
     return overlap
 
@@ -175,24 +181,29 @@ def overlap_of(
 def _known_ngrams(
     sets: Mapping[str, EvaluationSet], n: int
 ) -> tuple[UInt64, dict[str, _SetNgrams]]:
-    """Return the distinct n-grams of all sets, ascending, uint64[distinct], and
-    those of each set.
+    """Return the distinct n-grams of all sets, and those of each set.
+
+    The distinct ones are ascending, uint64[distinct].
     """
+    # Sets may share n-grams. Each of them has one index, which all sets use.
     hashes: dict[str, UInt64] = {}
     documents: dict[str, Int64] = {}
-    for name, evaluation_set in sets.items():
-        hashes[name], documents[name] = _ngrams(evaluation_set.documents, n)
-    known = np.unique(np.concatenate([np.zeros(0, np.uint64), *hashes.values()]))
+    for set_name, evaluation_set in sets.items():
+        hashes[set_name], documents[set_name] = _ngrams(evaluation_set.documents, n)
+    known_hashes = np.unique(np.concatenate([np.zeros(0, np.uint64), *hashes.values()]))
     ngrams: dict[str, _SetNgrams] = {}
-    for name in sets:
-        index = np.searchsorted(known, hashes[name])
-        ngrams[name] = _SetNgrams(index, documents[name], _marked(len(known), index))
-    return known, ngrams
+    for set_name in sets:
+        ngram_index = np.searchsorted(known_hashes, hashes[set_name])
+        ngrams[set_name] = _SetNgrams(
+            ngram_index, documents[set_name], _marked(len(known_hashes), ngram_index)
+        )
+    return known_hashes, ngrams
 
 
 def ids_of(dataset: Dataset, group: int) -> tuple[Ragged, Int64]:
-    """Return the ids of a row group by segment, or by document where rows are
-    documents.
+    """Return the ids of a row group by segment.
+
+    Where rows are documents, a segment is a document.
 
     Args:
         dataset: Split of a version.
@@ -215,15 +226,17 @@ def ids_of(dataset: Dataset, group: int) -> tuple[Ragged, Int64]:
 
 def _documents(dataset: Dataset, group: int) -> tuple[Ragged, Int64]:
     """Return the ids of each row of a row group whose rows are documents."""
-    stored = dataset.rows
-    block = stored.ragged.read(group, loss_mask=False)
-    first_row = stored.row_of(group)
-    lengths = stored.ragged.lengths("input_ids")[
-        first_row : first_row + block.rows
-    ].astype(np.int64)
+    stored_rows = dataset.rows
+    block = stored_rows.ragged.read(group, loss_mask=False)
+    # The block has the ids of the row group, laid end to end, and where each row
+    # begins.
+    first_row = stored_rows.row_of(group)
+    end_row = first_row + block.rows
+    lengths = stored_rows.ragged.lengths("input_ids")[first_row:end_row]
     begin = np.array(block.begins["input_ids"][:-1], np.int64)
     ids = np.frombuffer(block.views["input_ids"], np.int32)
-    return Ragged.taken(ids, begin, begin + lengths), np.arange(block.rows)
+    ends = begin + lengths.astype(np.int64)
+    return Ragged.taken(ids, begin, ends), np.arange(block.rows)
 
 
 def _packed_segments(dataset: Dataset, group: int) -> tuple[Ragged, Int64]:
@@ -246,39 +259,46 @@ def _hits(
 ) -> Iterator[tuple[Int64, Int64]]:
     """Yield the known n-grams in the rows that were read, row group by row group.
 
+    # Without any known n-gram nothing needs to be read.
     Yields:
         Index of each match among the known n-grams, and its row in the row group,
         int64[matches] both.
     """
     if not len(known):
         return
+    # The table of the first bits rejects most n-grams without a search.
     sieve = _marked(1 << _SIEVE_BITS, _sieve_index(known))
     for dataset, times in read:
-        for group, size in enumerate(dataset.rows.group_rows.tolist()):
-            first_row = dataset.rows.row_of(group)
-            was_read = times[first_row : first_row + size] > 0
+        for row_group, row_count in enumerate(dataset.rows.group_rows.tolist()):
+            first_row = dataset.rows.row_of(row_group)
+            was_read = times[first_row : first_row + row_count] > 0
+            # Row groups of which no row was read cost nothing.
             if not was_read.any():
                 continue
-            segments, row = ids_of(dataset, group)
+            segments, row = ids_of(dataset, row_group)
             is_read_segment = was_read[row]
             hashes, segment = _ngrams(segments.select(is_read_segment), n)
             candidates = np.flatnonzero(sieve[_sieve_index(hashes)])
-            index = np.minimum(
+            ngram_index = np.minimum(
                 np.searchsorted(known, hashes[candidates]), len(known) - 1
             )
-            is_match = known[index] == hashes[candidates]
+            is_match = known[ngram_index] == hashes[candidates]
             segment_row = row[is_read_segment]
-            yield index[is_match], segment_row[segment[candidates[is_match]]]
+            yield ngram_index[is_match], segment_row[segment[candidates[is_match]]]
 
 
 def _ngrams(documents: Ragged, n: int) -> tuple[UInt64, Int64]:
-    """Return the hash of each n-gram, uint64[m], and its document, int64[m]; the
-    module describes the hash.
+    """Return the hash of each n-gram, uint64[m], and its document, int64[m].
+
+    The module describes the hash.
     """
+    # A document of k ids has k - n + 1 n-grams, and none if it is shorter than n.
     counts = np.maximum(documents.lengths - n + 1, 0)
     document = np.repeat(np.arange(len(counts)), counts)
     if not len(document):
         return np.zeros(0, np.uint64), document
+    # Hashes are computed for n ids from every place, also across the ends of documents.
+    # Those are left out below.
     # Hashes of n ids from every place, also across the ends of documents; those are
     # left out below.
     words = splitmix64(documents.ids.astype(np.uint64))
@@ -286,14 +306,15 @@ def _ngrams(documents: Ragged, n: int) -> tuple[UInt64, Int64]:
     for offset in range(n):
         hashes *= _FACTOR
         hashes += words[offset : offset + len(hashes)]
-    place_in_document = np.arange(len(document)) - np.repeat(
-        offsets_of(counts)[:-1], counts
-    )
-    return splitmix64(hashes[documents.offsets[document] + place_in_document]), document
+    # Places of the n-grams in their documents: 0, 1, ... for each document.
+    first_ngrams = np.repeat(offsets_of(counts)[:-1], counts)
+    place_in_document = np.arange(len(document)) - first_ngrams
+    places = documents.offsets[document] + place_in_document
+    return splitmix64(hashes[places]), document
 
 
 def _sieve_index(hashes: UInt64) -> Int64:
-    """Return the first bits of each hash."""
+    """Return the first bits of each hash, as an index into the table."""
     return (hashes >> np.uint64(64 - _SIEVE_BITS)).astype(np.int64)
 
 

@@ -1,5 +1,6 @@
-"""Ed25519 signatures of statements: reading keys, and a check that refuses keys of
-small order.
+"""Ed25519 signatures of statements.
+
+Keys are read, and a check refuses keys of small order.
 
 The check is plain Python over the formulas of RFC 8032. It works on public data alone,
 so that it needs no constant time; it takes some milliseconds. Signing needs the package
@@ -19,16 +20,18 @@ from typing import Any, Final
 from tokenlake.errors import ConfigError, MissingExtraError
 
 Point = tuple[int, int, int, int]
-"""A point (X, Y, Z, T) of the curve, with x = X/Z, y = Y/Z and T = XY/Z (RFC 8032,
-section 5.1.4).
+"""Point (X, Y, Z, T) of the curve: x = X/Z, y = Y/Z, T = XY/Z.
+
+These are the extended coordinates of RFC 8032, section 5.1.4.
 """
 
-_FIELD: Final = 2**255 - 19
+_FIELD: Final = 2**255 - 19  # prime of the field of coordinates
+# Order of the base point: this many times the base point is the neutral element.
 _ORDER: Final = 2**252 + 27742317777372353535851937790883648493
 # D of the curve -x^2 + y^2 = 1 + d x^2 y^2.
 _CURVE: Final = -121665 * pow(121666, -1, _FIELD) % _FIELD
 _ROOT: Final = pow(2, (_FIELD - 1) // 4, _FIELD)  # a square root of -1
-_NEUTRAL: Final[Point] = (0, 1, 1, 0)
+_NEUTRAL: Final[Point] = (0, 1, 1, 0)  # x = 0, y = 1
 
 # Bytes before the key in a PEM file (RFC 8410).
 _PUBLIC: Final = bytes.fromhex("302a300506032b6570032100")
@@ -39,8 +42,9 @@ _HOW: Final = "openssl genpkey -algorithm ed25519 -out key.pem makes one"
 
 
 def verified(public_key: bytes, message: bytes, signature: bytes) -> bool:
-    """Return whether a signature is valid for a key and a message (RFC 8032, section
-    5.1.7).
+    """Return whether a signature is valid for a key and a message.
+
+    The check is that of RFC 8032, section 5.1.7.
 
     With a key of small order the equation of the standard holds for signatures that
     nobody made. So a key, or a first half of a signature, that is no multiple of the
@@ -54,6 +58,7 @@ def verified(public_key: bytes, message: bytes, signature: bytes) -> bool:
     """
     if len(signature) != 64 or len(public_key) != 32:
         return False
+    # A signature is a point (the commitment) and a number.
     key = _decode_point(public_key)
     commitment = _decode_point(signature[:32])
     scalar = int.from_bytes(signature[32:], "little")
@@ -92,9 +97,10 @@ def private_key(
         raise MissingExtraError(
             "signing needs cryptography: pip install 'tokenlake[prove]'"
         ) from error
-    place, text = _read_private(reference)
+    # Without a password, because a program may sign.
+    place, pem_text = _read_private(reference)
     try:
-        key = serialization.load_pem_private_key(text, password=None)
+        key = serialization.load_pem_private_key(pem_text, password=None)
     except (ValueError, TypeError) as error:
         # The package's own message is not repeated: it may quote the key.
         raise ConfigError(
@@ -108,22 +114,25 @@ def private_key(
 def _read_private(
     reference: str | os.PathLike[str] | dict[str, str],
 ) -> tuple[str, bytes]:
-    """Return a description of the place of a private key for messages, and the text
-    that it holds.
+    """Return a description of the place of a private key, and the text that it holds.
+
+    The description is for messages.
     """
     if isinstance(reference, dict):
-        name = reference.get("env", "")
-        if list(reference) != ["env"] or name not in os.environ:
+        variable_name = reference.get("env", "")
+        if list(reference) != ["env"] or variable_name not in os.environ:
             raise ConfigError(
-                f"key: the environment variable {name!r} is not set; expected the text of a PEM file"
+                f"key: the environment variable {variable_name!r} is not set; expected the text of a PEM file"
             )
-        return f"the environment variable {name}", os.environ[name].encode()
-    path = os.fspath(reference)
+        return f"the environment variable {variable_name}", os.environ[
+            variable_name
+        ].encode()
+    pem_path = os.fspath(reference)
     try:
-        return path, Path(path).read_bytes()
+        return pem_path, Path(pem_path).read_bytes()
     except OSError as error:
         raise ConfigError(
-            f"key {path!r} cannot be read: {error.strerror}; {_HOW}"
+            f"key {pem_path!r} cannot be read: {error.strerror}; {_HOW}"
         ) from error
 
 
@@ -141,21 +150,22 @@ def public_key(given: str) -> bytes:
     """
     if re.fullmatch("[0-9a-fA-F]{64}", given):
         return _require_usable(bytes.fromhex(given), given)
-    data = b""
+    # A PEM file wraps the key in a structure whose beginning is always the same.
+    key_structure = b""
     try:
         match = _PEM.search(Path(given).read_text())
         if match is not None:
-            data = base64.b64decode(match[1])
+            key_structure = base64.b64decode(match[1])
     except (OSError, UnicodeDecodeError, binascii.Error) as error:
         raise ConfigError(
             f"public key {given!r}: {error}; expected 64 hexadecimal digits, or a PEM file"
         ) from error
-    if not data.startswith(_PUBLIC) or len(data) != len(_PUBLIC) + 32:
+    if not key_structure.startswith(_PUBLIC) or len(key_structure) != len(_PUBLIC) + 32:
         raise ConfigError(
             f"{given} holds no public key of Ed25519 in PEM; "
             "openssl pkey -in key.pem -pubout -out key.pub.pem writes that of a private key"
         )
-    return _require_usable(data[len(_PUBLIC) :], given)
+    return _require_usable(key_structure[len(_PUBLIC) :], given)
 
 
 def _require_usable(key: bytes, given: str) -> bytes:
@@ -173,8 +183,9 @@ def _require_usable(key: bytes, given: str) -> bytes:
 
 
 def _add(a: Point, b: Point) -> Point:
-    """Return a + b, by the formula of RFC 8032, section 5.1.4; the local names are
-    those of the standard.
+    """Return a + b, by the formula of RFC 8032, section 5.1.4.
+
+    The local names are those of the standard.
     """
     product_minus = (a[1] - a[0]) * (b[1] - b[0])
     product_plus = (a[1] + a[0]) * (b[1] + b[0])
@@ -189,14 +200,15 @@ def _add(a: Point, b: Point) -> Point:
 
 def _multiply(scalar: int, point: Point) -> Point:
     """Return scalar * point, by doubling and adding."""
-    result = _NEUTRAL
-    power = point
+    # One doubling for each bit of the number, and an addition for each bit that is 1.
+    sum_point = _NEUTRAL
+    doubled_point = point
     while scalar:
         if scalar & 1:
-            result = _add(result, power)
-        power = _add(power, power)
+            sum_point = _add(sum_point, doubled_point)
+        doubled_point = _add(doubled_point, doubled_point)
         scalar >>= 1
-    return result
+    return sum_point
 
 
 def _is_equal(a: Point, b: Point) -> bool:
@@ -207,17 +219,18 @@ def _is_equal(a: Point, b: Point) -> bool:
 
 
 def _is_multiple_of_base(point: Point) -> bool:
-    """Return whether a point is in the group of the base point, and not its neutral
-    element.
-    """
-    return not _is_equal(point, _NEUTRAL) and _is_equal(
-        _multiply(_ORDER, point), _NEUTRAL
-    )
+    """Return whether a point is in the group of the base point, and is not neutral."""
+    # The order times any point of this group is the neutral element. Points outside it
+    # have a part of small order.
+    if _is_equal(point, _NEUTRAL):
+        return False
+    return _is_equal(_multiply(_ORDER, point), _NEUTRAL)
 
 
 def _decode_point(data: bytes) -> Point | None:
-    """Return the point that 32 bytes encode (RFC 8032, section 5.1.3); None if they
-    encode none.
+    """Return the point that 32 bytes encode (RFC 8032, section 5.1.3).
+
+    The result is None if they encode none.
 
     1. The last bit is the sign of x, the other bits are y.
     2. x^2 = (y^2 - 1) / (d y^2 + 1).
@@ -225,19 +238,24 @@ def _decode_point(data: bytes) -> Point | None:
        a root of -1; if the square is still wrong, there is no such point.
     4. Choose the root with the right sign.
     """
+    # 1. The sign of x, and y.
     sign = data[31] >> 7
     y = int.from_bytes(data, "little") & ((1 << 255) - 1)
+    # 2. and 3. x from the equation of the curve.
     square = (y * y - 1) * pow(_CURVE * y * y + 1, -1, _FIELD) % _FIELD
     x = pow(square, (_FIELD + 3) // 8, _FIELD)
     if x * x % _FIELD != square:
         x = x * _ROOT % _FIELD
+    # The encoding must be the only one of this point: y below the prime, no negative 0.
     if y >= _FIELD or x * x % _FIELD != square or (x == 0 and sign):
         return None
+    # 4. The root with the right sign.
     if x & 1 != sign:
         x = _FIELD - x
     return x, y, 1, x * y % _FIELD
 
 
+# The base point has y = 4/5 and an even x.
 _base = _decode_point((4 * pow(5, -1, _FIELD) % _FIELD).to_bytes(32, "little"))
 assert _base is not None
 _BASE: Final[Point] = _base

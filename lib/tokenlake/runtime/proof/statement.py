@@ -1,5 +1,6 @@
-"""A signed statement of what a checkpoint was trained on, and its check, which
-recomputes everything in it.
+"""Signed statement of the data that a checkpoint was trained on, and its check.
+
+The check recomputes everything in the statement.
 
 ::
 
@@ -42,12 +43,14 @@ from tokenlake.runtime.proof.signature import private_key, verified
 
 FORMAT: Final = 1
 NGRAM: Final = 13
-"""Default number of ids of an n-gram, as in GPT-3's decontamination (Brown et al.
-2020, appendix C).
+"""Default number of ids of an n-gram, as in GPT-3's decontamination.
+
+Source: Brown et al. 2020, appendix C.
 """
 State = Mapping[str, Any]
 Statement = dict[str, Any]
 
+# Members of a statement; a further member would not be checked, and is refused.
 _MEMBERS: Final = {
     "format", "state", "steps", "datasets", "deliveries", "sources", "takedown", "overlap", "public_key", "signature"
 }  # fmt: skip
@@ -81,12 +84,18 @@ def prove_state(
         IntegrityError: A file is missing or damaged.
         MissingExtraError: The package that signs is not installed.
     """
-    secret, public = private_key(key)
+    signing_key, public_bytes = private_key(key)
     claims = claims_of(
-        state, open_dataset, first_step, takedown, evaluation or {}, ngram
+        # The public key is signed, too: it cannot be exchanged for another.
+        state,
+        open_dataset,
+        first_step,
+        takedown,
+        evaluation or {},
+        ngram,
     )
-    claims["public_key"] = public.hex()
-    signature = secret.sign(canonical_json(claims)).hex()
+    claims["public_key"] = public_bytes.hex()
+    signature = signing_key.sign(canonical_json(claims)).hex()
     return canonical_json(claims | {"signature": signature}) + b"\n"
 
 
@@ -131,12 +140,12 @@ def check_statement(
 
     # Compare all claims before anything is refused: the message names every wrong one.
     problems: list[str] = []
-    for name, value in claims.items():
-        stated_text = canonical_json(stated[name]).decode()
-        computed_text = canonical_json(value).decode()
+    for claim_name, claim in claims.items():
+        stated_text = canonical_json(stated[claim_name]).decode()
+        computed_text = canonical_json(claim).decode()
         if stated_text != computed_text:
             problems.append(
-                f"{name} is {stated_text[:_SHOWN]} in the statement and {computed_text[:_SHOWN]} by the datasets"
+                f"{claim_name} is {stated_text[:_SHOWN]} in the statement and {computed_text[:_SHOWN]} by the datasets"
             )
     if problems:
         raise IntegrityError(f"the statement is not valid: {'; '.join(problems)}")
@@ -145,24 +154,34 @@ def check_statement(
 
 def _require_same_takedown(stated: Statement, takedown: Takedown | None) -> None:
     """Raise ConfigError unless the takedown list is that of a statement."""
-    expected = stated["takedown"]["sha256"] if stated["takedown"] else None
+    expected: str | None = None
+    if stated["takedown"]:
+        expected = stated["takedown"]["sha256"]
     got = None if takedown is None else takedown.sha256
     if expected != got:
-        wanted = "no list" if expected is None else f"the list with sha256 {expected}"
+        expected_list = "no list"
+        if expected is not None:
+            expected_list = f"the list with sha256 {expected}"
         raise ConfigError(
-            f"takedown: the statement is about {wanted}, got {got or 'none'}; give the same list"
+            f"takedown: the statement is about {expected_list}, got {got or 'none'}; give the same list"
         )
 
 
 def _require_same_evaluation(
     stated: Statement, evaluation: Mapping[str, EvaluationSet]
 ) -> int:
-    """Return the number of ids of an n-gram of a statement; ConfigError unless the
-    evaluation sets are its own.
+    """Return the number of ids of an n-gram of a statement.
+
+    ConfigError is raised unless the evaluation sets are its own.
     """
     overlap: dict[str, Any] = stated["overlap"] or {"n": NGRAM, "sets": {}}
-    expected = {name: facts["identity"] for name, facts in overlap["sets"].items()}
-    got = {name: evaluation_set.identity for name, evaluation_set in evaluation.items()}
+    # Sets are the same if their origins are, which have hashes.
+    expected: dict[str, Any] = {}
+    for set_name, set_claim in overlap["sets"].items():
+        expected[set_name] = set_claim["identity"]
+    got: dict[str, Any] = {}
+    for set_name, evaluation_set in evaluation.items():
+        got[set_name] = evaluation_set.identity
     if expected != got:
         raise ConfigError(
             f"evaluation: the statement is about {expected or 'no sets'}, got {got or 'none'}; give the same sets"
@@ -180,13 +199,14 @@ def read_statement(statement: bytes, public_key: bytes) -> Statement:
     Raises:
         IntegrityError: The bytes are not a statement, or not signed by this key.
     """
+    # The bytes must be canonical: two files of one statement would have different
+    # hashes.
     try:
         stated = json.loads(statement)
         signature = bytes.fromhex(stated["signature"])
         stated_key = stated["public_key"]
-        is_canonical = (
-            canonical_json(stated | {"signature": signature.hex()}) + b"\n" == statement
-        )
+        canonical = canonical_json(stated | {"signature": signature.hex()})
+        is_canonical = canonical + b"\n" == statement
     except (ValueError, TypeError, KeyError, RecursionError, ConfigError) as error:
         raise IntegrityError(f"not a statement: {error!r}") from error
     if not is_canonical or set(stated) != _MEMBERS or stated["format"] != FORMAT:
@@ -198,6 +218,7 @@ def read_statement(statement: bytes, public_key: bytes) -> Statement:
         raise IntegrityError(
             f"the statement is signed by the key {stated_key}; expected {public_key.hex()}"
         )
+    # The signature covers everything but itself.
     signed = {name: value for name, value in stated.items() if name != "signature"}
     if not verified(public_key, canonical_json(signed), signature):
         raise IntegrityError(
@@ -218,6 +239,8 @@ def claims_of(
 
     Arguments and errors are those of :func:`prove_state`.
     """
+    # The state gives the plan of the batches, and the step up to which they were
+    # delivered.
     plan, position = restored(state, open_dataset)
     end_step = position.step
     deliveries = deliveries_of(plan, first_step, end_step)
@@ -240,8 +263,8 @@ def claims_of(
 def _datasets_claim(plan: BatchPlan) -> dict[str, Any]:
     """Return the identity of each dataset of a plan."""
     claim: dict[str, Any] = {}
-    for name, dataset in plan.datasets.items():
-        claim[name] = {
+    for dataset_name, dataset in plan.datasets.items():
+        claim[dataset_name] = {
             "name": dataset.name,
             "manifest": dataset.manifest.sha256,
             "kind": dataset.kind,
@@ -253,22 +276,25 @@ def _datasets_claim(plan: BatchPlan) -> dict[str, Any]:
 def _sources_claim(
     plan: BatchPlan, deliveries: Sequence[Delivery], contents: Sequence[RowContents]
 ) -> dict[str, Any]:
-    """Return the rows, repetitions and ids delivered of each dataset; ids as stored,
-    before a loader cuts rows.
+    """Return the rows, repetitions and ids delivered of each dataset.
+
+    Ids are counted as stored, before a loader cuts rows.
     """
     claim: dict[str, Any] = {}
-    for number, name in enumerate(plan.datasets):
-        own_deliveries = [
-            delivery for delivery in deliveries if delivery.source == number
-        ]
+    for source_number, dataset_name in enumerate(plan.datasets):
+        own_deliveries: list[Delivery] = []
+        for delivery in deliveries:
+            if delivery.source == source_number:
+                own_deliveries.append(delivery)
         delivered_rows = sum(delivery.rows for delivery in own_deliveries)
-        stored_rows = plan.sources[number].rows
+        stored_rows = plan.sources[source_number].rows
+        # A row that is delivered again adds its ids again.
         tokens_by_source: dict[str, int] = {}
-        for source, sums in contents[number].sums.items():
+        for source, sums in contents[source_number].sums.items():
             tokens_by_source[source] = sum(
                 delivery.total(sums) for delivery in own_deliveries
             )
-        claim[name] = {
+        claim[dataset_name] = {
             "rows": delivered_rows,
             "repetitions": {
                 "whole": delivered_rows // stored_rows,
@@ -287,11 +313,10 @@ def _overlap_claim(
     evaluation: Mapping[str, EvaluationSet],
     ngram: int,
 ) -> dict[str, Any] | None:
-    """Return the overlap of evaluation sets and the delivered rows; None without
-    sets.
-    """
+    """Return the overlap of evaluation sets and delivered rows; None without sets."""
     if not evaluation:
         return None
+    # Number of deliveries of each row; only rows that were read are searched.
     times = [np.zeros(source.rows, np.int64) for source in plan.sources]
     for delivery in deliveries:
         times[delivery.source] += delivery.times()
@@ -312,22 +337,25 @@ def _takedown_claim(
     takedown: Takedown | None,
     contents: Sequence[RowContents],
 ) -> dict[str, Any] | None:
-    """Return when rows with a piece of a listed document were delivered, and from
-    which step on none was.
+    """Return the steps that delivered a row with a piece of a listed document.
+
+    The claim also states the step from which on no listed document was delivered.
     """
     if takedown is None:
         return None
+    # Each dataset has its own marked rows and its own deliveries.
     first_steps: list[int] = []
     last_steps: list[int] = []
     for delivery in deliveries:
-        group, row = plan.sources[delivery.source].group_of(
+        row_group, row = plan.sources[delivery.source].group_of(
             contents[delivery.source].marked
         )
-        steps = steps_of_rows(plan, delivery, group, row)
+        steps = steps_of_rows(plan, delivery, row_group, row)
         if steps is not None:
             first_steps.append(steps[0])
             last_steps.append(steps[1])
     last_step = max(last_steps, default=None)
+    # Deliveries from that step on let a verifier compute that they hold no marked row.
     none_from = first_step if last_step is None else last_step + 1
     stored_documents = frozenset[tuple[int, ...]]().union(
         *(rows.stored for rows in contents)

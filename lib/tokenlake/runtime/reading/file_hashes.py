@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-from typing import Final
 
-from tokenlake.errors import IntegrityError
 from tokenlake.runtime.store.base import ReadStore
+from tokenlake.runtime.store.damage import damaged_file
 from tokenlake.runtime.store.layout import Layout
-
-REMEDY: Final = "Run `tokenlake verify` to list all damage; restore the file from a copy, or build it again."
-"""Advice for a changed file, for messages."""
 
 
 def verified_bytes(store: ReadStore, layout: Layout, path: str, expected: str) -> bytes:
@@ -27,23 +23,25 @@ def verified_bytes(store: ReadStore, layout: Layout, path: str, expected: str) -
     """
     key = layout.key(path)
     data = store.read(key)
-    require_same(key, expected, hashlib.sha256(data).hexdigest())
+    require_same(layout, path, expected, hashlib.sha256(data).hexdigest())
     return data
 
 
-def require_same(key: str, expected: str, got: str) -> None:
+def require_same(layout: Layout, path: str, expected: str, got: str) -> None:
     """Raise IntegrityError if the sha256 of a file is not the committed one.
 
     Args:
-        key: Key of the file in the store.
+        layout: Layout of the version.
+        path: Path of the file in the version.
         expected: Committed sha256, hex.
         got: Sha256 of the file, hex.
     """
     if expected != got:
-        raise IntegrityError(
-            f"{key}: the file was changed after it was committed: sha256 is {got}, the manifest records {expected}. "
-            f"{REMEDY}",
-            file=key,
+        raise damaged_file(
+            layout,
+            path,
+            f"was changed after it was committed: sha256 is {got}, the manifest records {expected}",
+            file=layout.key(path),
             expected=expected,
             got=got,
         )

@@ -57,6 +57,7 @@ from tokenlake.runtime.reading.token_ids import SHORT_IDS, check_ids
 from tokenlake.runtime.reading.unfolding import check_unfolded
 from tokenlake.runtime.store.base import ReadStore
 from tokenlake.runtime.store.catalog import Catalog
+from tokenlake.runtime.store.damage import damaged_file
 from tokenlake.runtime.store.layout import Layout
 from tokenlake.runtime.store.ledger import ShardEntry
 from tokenlake.runtime.store.local import LocalStore
@@ -490,7 +491,7 @@ class StoredRows:
         size = stream.seek(0, 2)
         if size != entry.bytes:
             stream.close()
-            raise self._damaged(shard, f" has {size} bytes; expected {entry.bytes}")
+            raise self._damaged(shard, f"has {size} bytes; expected {entry.bytes}")
         return stream
 
     def _checked(self, shard: int, place: str, read: Callable[[], _T]) -> _T:
@@ -518,15 +519,11 @@ class StoredRows:
             # The open file may be a copy, or one that has no name any more.
             self._open.close(shard)
             if isinstance(error, NotFoundError):
-                raise self._damaged(shard, " is missing") from error
+                raise self._damaged(shard, "is missing") from error
             if isinstance(error, DAMAGE):
-                raise self._damaged(
-                    shard, f": {place} cannot be read: {error}"
-                ) from error
+                raise self._damaged(shard, f"cannot be read: {error}", place) from error
             raise
 
-    def _damaged(self, shard: int, problem: str) -> IntegrityError:
-        version = f"{self.manifest.dataset}@v{self.manifest.version}"
-        path = self._shards[shard].path
-        hint = f"Run `tokenlake verify {version}` to list all damage"
-        return IntegrityError(f"{version}: {path}{problem}. {hint}.", file=path)
+    def _damaged(self, shard: int, problem: str, place: str = "") -> IntegrityError:
+        layout = Layout(self.manifest.dataset, self.manifest.version)
+        return damaged_file(layout, self._shards[shard].path, problem, place=place)

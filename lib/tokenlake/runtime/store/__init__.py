@@ -1,10 +1,11 @@
-"""Sealed JSON documents: canonical bytes that carry their own sha256, read back
-strictly.
+"""Stores of versioned datasets.
 
-Manifests, ledger records, claims and tags are sealed. A document is the canonical JSON
-of an object whose ``sha256`` is that of the same object without that field, so any
-changed bit is found without a second file. Reading trusts nothing: a missing, unknown,
-mistyped or absurd value is an :class:`IntegrityError` that names the file and the key.
+- Storages: local folders, buckets, and file systems that are only read
+  (:mod:`~tokenlake.runtime.store.address` opens them).
+- Documents of a version: manifest, ledger records, claim and tags
+  (:mod:`~tokenlake.runtime.store.sealed` explains how they are protected).
+- Work on stores: finding and claiming versions, comparing and removing them, garbage
+  collection, and copies of remote shards.
 """
 
 from tokenlake.base.lazy_names import lazy_package

@@ -1,5 +1,11 @@
-"""The audit of a unit or a version: counts of rows and tokens, whose equations must
-hold at commit.
+"""Audit of a unit or a version: counts of rows and tokens.
+
+Its equations must hold at commit (:data:`LAWS`).
+
+Example: a unit reads 100 rows, of which 3 are empty and 2 are bad records, so that it
+keeps 95. One of them is split into two documents. The audit has ``rows_read=100``,
+``filtered={"empty": 3}``, ``quarantined={"invalid_json": 2}``, ``kept=95``, ``expanded=1``
+and ``documents=96``.
 """
 
 from __future__ import annotations
@@ -17,16 +23,18 @@ LAWS: Final[dict[str, tuple[str, ...]]] = {
     "tokens": ("content_packed", "dropped"),
     "slots": ("content_packed", "bos", "eos", "pad"),
 }
-"""Equations of the audit: each count is the sum of others. The last equation holds
-for packed rows only.
+"""Equations of the audit: each count is the sum of others.
+
+The last equation holds for packed rows only.
 """
 
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Account:
-    """Counts of one unit, one source or one version. Dictionaries are by reason; all
-    counts are >= 0.
+    """Counts of one unit, one source or one version.
+
+    Dictionaries are by reason; all counts are >= 0.
 
     Attributes:
         rows_read: Rows of the input that were read.
@@ -80,23 +88,29 @@ class Account:
 
     @classmethod
     def total(cls, accounts: Iterable[Self]) -> Self:
-        """Return the sum of any number of audits, field by field and reason by
-        reason; empty for none.
+        """Return the sum of any number of audits, field by field and reason by reason.
+
+        The sum of no audits is empty.
         """
+        # An empty audit comes first, so that each field has a value whose type says how
+        # it is added.
         terms = [cls(), *accounts]
         sums: dict[str, Any] = {}
-        for name in _NAMES:
-            values: list[Any] = [getattr(account, name) for account in terms]
-            if isinstance(values[0], int):
-                sums[name] = sum(values)
+        for field_name in _NAMES:
+            field_values: list[Any] = [
+                getattr(account, field_name) for account in terms
+            ]
+            if isinstance(field_values[0], int):
+                sums[field_name] = sum(field_values)
             else:
-                sums[name] = _sum_by_reason(values)
+                sums[field_name] = _sum_by_reason(field_values)
         return cls(**sums)
 
     @property
     def of_rows(self) -> Self:
-        """The counts of packed rows, which belong to no one of the sources that
-        share them.
+        """Counts of packed rows, which belong to no single source.
+
+        Several sources may share a row.
         """
         return type(self)(sequences=self.sequences, slots=self.slots, pad=self.pad)
 
@@ -123,21 +137,18 @@ class Account:
             )
         # Each equation in words, its left side, and the terms of its right side.
         equations: list[tuple[str, int, list[int]]] = []
-        for total, parts in LAWS.items():
-            if total == "slots":
+        for total_name, term_names in LAWS.items():
+            if total_name == "slots":
                 if not width:
                     continue
-                equations.append(
-                    (
-                        f"slots = sequences * {width}",
-                        self.slots,
-                        [self.sequences * width],
-                    )
-                )
-            terms = [self.count(part) for part in parts]
-            equations.append(
-                (f"{total} = {' + '.join(parts)}", self.count(total), terms)
-            )
+                # Every packed row has the same number of places.
+                row_equation = f"slots = sequences * {width}"
+                equations.append((row_equation, self.slots, [self.sequences * width]))
+            equation = f"{total_name} = {' + '.join(term_names)}"
+            terms = [self.count(term_name) for term_name in term_names]
+            equations.append((equation, self.count(total_name), terms))
+
+        # The first equation that does not hold is reported with all its numbers.
         for equation, left, terms in equations:
             right = sum(terms)
             if left != right:
@@ -153,11 +164,11 @@ class Account:
                 )
 
     def count(self, name: str) -> int:
-        """Return a count; of one by reason the sum."""
-        value = getattr(self, name)
-        if isinstance(value, int):
-            return value
-        return sum(value.values())
+        """Return a count; for counts by reason, their sum."""
+        count_or_reasons = getattr(self, name)
+        if isinstance(count_or_reasons, int):
+            return count_or_reasons
+        return sum(count_or_reasons.values())
 
 
 def _sum_by_reason(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
@@ -169,6 +180,7 @@ def _sum_by_reason(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
     return dict(sorted(sums.items()))
 
 
+# The fields of a dataclass are searched once, and not for each audit.
 _NAMES: Final = tuple(field.name for field in fields(Account))
 
 

@@ -1,5 +1,7 @@
-"""From an address to a store: local folders and buckets for writing, and all file
-systems of fsspec for reading.
+"""From an address to a store.
+
+Local folders and buckets are opened for writing and reading, all file systems of fsspec
+for reading.
 
 An address is a path or a URL with the options of its file system; configurations, jobs
 and processes pass it on. An object store whose address has no options takes those of
@@ -29,8 +31,7 @@ from tokenlake.runtime.store.url import BUCKETS
 @final
 @dataclass(frozen=True, slots=True)
 class StoreAddress:
-    """A store that :func:`tokenlake.runtime.store.address.open_store` and
-    ``open_read_store`` open.
+    """Address of a store that :func:`open_store` or :func:`open_read_store` opens.
 
     Attributes:
         url: Path or URL, without credentials.
@@ -53,8 +54,9 @@ class StoreAddress:
 
 
 def absolute_address(where: str, options: Mapping[str, Any]) -> StoreAddress:
-    """Return an address that does not depend on the current folder: a path is made
-    absolute.
+    """Return an address that does not depend on the current folder.
+
+    A path is made absolute.
     """
     if where and "://" not in where:
         where = str(Path(where).expanduser().absolute())
@@ -62,16 +64,18 @@ def absolute_address(where: str, options: Mapping[str, Any]) -> StoreAddress:
 
 
 OPTIONS_VARIABLE: Final = "TOKENLAKE_STORE_OPTIONS"
-"""Environment variable: a JSON object of storage_options for ``s3://`` and ``gs://``
-stores that come without any.
+"""Environment variable with a JSON object of storage_options.
+
+``s3://`` and ``gs://`` stores that come without options take them.
 """
 
 
 def options_here(
     url: str, options: Mapping[str, Any] | None, environ: Mapping[str, str] = os.environ
 ) -> Mapping[str, Any]:
-    """Return the given options; without any, those of the environment for an object
-    store.
+    """Return the given options; without any, those of the environment.
+
+    Only object stores take options from the environment.
 
     Args:
         url: Path or URL of the store.
@@ -82,14 +86,18 @@ def options_here(
         ConfigError: The variable holds no JSON object. Its value, which may hold
             secrets, is not shown.
     """
+    # The options of the caller win. Local paths and web servers have no use for those
+    # of a bucket.
     if options or url.partition("://")[0].lower() not in BUCKETS:
         return options or {}
-    text = environ.get(OPTIONS_VARIABLE)
-    if not text:
+    variable_text = environ.get(OPTIONS_VARIABLE)
+    if not variable_text:
         return {}
+    # The text of the error would repeat a part of the value, so that it is not passed
+    # on.
     parsed: object = None
     with suppress(ValueError):
-        parsed = json.loads(text)
+        parsed = json.loads(variable_text)
     if not isinstance(parsed, dict):
         raise ConfigError(
             f"{OPTIONS_VARIABLE} is not a JSON object (its value is not shown); expected one such as "
@@ -103,8 +111,10 @@ def open_store(
     *,
     storage_options: Mapping[str, Any] | None = None,
 ) -> Store:
-    """Open the store at a path (``artifacts``, ``~/lake``), a ``file://`` URL, or in a
-    bucket (``s3://``, ``gs://``). Nothing is created or requested yet.
+    """Open the store at a path, a ``file://`` URL, or in a bucket.
+
+    Paths are such as ``artifacts`` and ``~/lake``, buckets ``s3://`` and ``gs://``
+    URLs. Nothing is created or requested yet.
 
     Args:
         where: Path, URL or address.
@@ -121,13 +131,14 @@ def open_store(
         StoreError: The address is empty, a ``file://`` URL of another host, or a file
             instead of a folder.
     """
-    place = StoreAddress.of(where)
-    address = place.url
-    options = options_here(
-        address, place.options if storage_options is None else storage_options
-    )
-    if (local := _local_store(address, options)) is not None:
-        return local
+    store_address = StoreAddress.of(where)
+    if storage_options is None:
+        storage_options = store_address.options
+    address = store_address.url
+    options = options_here(address, storage_options)
+    local_store = _local_store(address, options)
+    if local_store is not None:
+        return local_store
     scheme = address.partition("://")[0].lower()
     if scheme in BUCKETS:
         # fsspec and asyncio take a while to import, and local stores need neither.
@@ -144,9 +155,7 @@ def open_store(
 
 
 def scratch_folder(url: str) -> Path:
-    """Return the folder of this machine for files on their way into a folder of a
-    bucket.
-    """
+    """Return the folder of this machine for files on their way into a bucket."""
     return scratch_of(url).local_path("flat")
 
 
@@ -157,8 +166,10 @@ def open_read_store(
     cache: str | os.PathLike[str] | None = None,
     cache_bytes: int | str | None = None,
 ) -> ReadStore:
-    """Open a store for reading: a path, or a URL with ``file``, ``s3``, ``gs``,
-    ``http``, ``https`` or another of fsspec's schemes. Nothing is requested yet.
+    """Open a store for reading.
+
+    It is a path, or a URL with ``file``, ``s3``, ``gs``, ``http``, ``https`` or another
+    of fsspec's schemes. Nothing is requested yet.
 
     ::
 
@@ -187,41 +198,43 @@ def open_read_store(
             f"cache_bytes={cache_bytes!r} without a cache; also give its folder: cache=FOLDER"
         )
     options = options_here(address, storage_options)
-    if (local := _local_store(address, options)) is not None:
-        return local
+    local_store = _local_store(address, options)
+    if local_store is not None:
+        return local_store
     # fsspec and asyncio take a while to import, and local stores need neither.
     from tokenlake.runtime.store.remote import RemoteStore
 
-    limit = DEFAULT_BYTES if cache_bytes is None else parse_size(cache_bytes)
-    return RemoteStore(
-        address, options, None if cache is None else ShardCache(cache, limit)
-    )
+    shard_cache: ShardCache | None = None
+    if cache is not None:
+        max_bytes = DEFAULT_BYTES if cache_bytes is None else parse_size(cache_bytes)
+        shard_cache = ShardCache(cache, max_bytes)
+    return RemoteStore(address, options, shard_cache)
 
 
 def _local_store(address: str, options: Mapping[str, Any]) -> LocalStore | None:
+    """Return the store of a path or a ``file://`` URL; None for other URLs."""
     if not address:
         raise StoreError(
             "the store's address is empty; expected a path such as ./artifacts"
         )
     scheme, separator, _ = address.partition("://")
-    if separator and scheme.lower() != "file":
-        return None
+    folder = address
     if separator:
-        parts = urlsplit(address)
-        if (
-            parts.netloc not in ("", "localhost")
-            or not parts.path
-            or parts.query
-            or parts.fragment
-        ):
+        if scheme.lower() != "file":
+            return None
+        # A host, a query or a fragment would silently name another folder.
+        url_parts = urlsplit(address)
+        is_this_machine = url_parts.netloc in ("", "localhost")
+        has_more = bool(url_parts.query or url_parts.fragment)
+        if not is_this_machine or not url_parts.path or has_more:
             raise StoreError(
                 f"the store URL {address!r} is refused; expected file:///absolute/path"
             )
-        address = unquote(parts.path)
-    local = LocalStore(address)
+        folder = unquote(url_parts.path)
+    local_store = LocalStore(folder)
     if options:
         names = ", ".join(sorted(options))
         raise ConfigError(
-            f"storage_options ({names}) for {local.url}, which is local; leave them out"
+            f"storage_options ({names}) for {local_store.url}, which is local; leave them out"
         )
-    return local
+    return local_store

@@ -1,5 +1,6 @@
-"""The folders and URLs that the owner of a worker allows: one rule for inputs, outputs,
-tokenizers and redirects.
+"""Folders and URLs that the owner of a worker allows.
+
+There is one rule for inputs, outputs, tokenizers and redirects.
 
 A list is an environment variable with folders and URLs, separated like ``PATH``::
 
@@ -40,6 +41,7 @@ _WILDCARD: Final = re.compile(r"[*?\[]")
 _ENTRY: Final = re.compile(
     r"[A-Za-z][A-Za-z0-9+.-]*://[^/:]*(?::\d+(?=[/:]|$))?[^:]*|[^:]+"
 )
+# Ports that the schemes have anyway: a URL with or without one names the same server.
 _PORTS: Final = {"http": ":80", "https": ":443"}
 _HUB: Final = "hf://datasets"
 # A revision that follows the name of a dataset, as the Hub's URLs have it.
@@ -59,14 +61,14 @@ def is_on_disk(place: str) -> bool:
 
 def path_of(place: str) -> str:
     """Return a path as it is, and that of a ``file://`` URL."""
-    _, separator, rest = place.partition("://")
-    return rest if separator else place
+    _, separator, path = place.partition("://")
+    return path if separator else place
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class AllowedPlaces:
-    """What a worker's environment allows.
+    """Places that a worker's environment allows.
 
     Attributes:
         variable: Name of the list, for messages.
@@ -78,7 +80,7 @@ class AllowedPlaces:
 
     @classmethod
     def of(cls, environment: Mapping[str, str], variable: str) -> Self:
-        """Return what the list in a variable allows."""
+        """Return the places that the list in a variable allows."""
         entries = entries_of(environment.get(variable))
         return cls(variable, None if entries is None else tuple(entries))
 
@@ -97,17 +99,18 @@ class AllowedPlaces:
     @property
     def folders(self) -> list[Path]:
         """The entries that are folders of this machine, links followed."""
-        return [
-            real_path(path_of(entry))
-            for entry in self.entries or ()
-            if is_on_disk(entry)
-        ]
+        paths: list[Path] = []
+        for entry in self.entries or ():
+            if is_on_disk(entry):
+                paths.append(real_path(path_of(entry)))
+        return paths
 
     def require(self, place: str, option: str) -> None:
         """Refuse a path or URL that is not allowed.
 
         Args:
-            option: The option that holds it, for the message.
+            place: Path or URL.
+            option: Option that holds it, for the message.
 
         Raises:
             ConfigError: It lies outside, or is a URL with credentials.
@@ -120,8 +123,9 @@ class AllowedPlaces:
             self.require_url(place, option)
 
     def require_url(self, place: str, option: str) -> None:
-        """Refuse a URL that is not allowed, also one without a scheme; otherwise as
-        :meth:`require`.
+        """Refuse a URL that is not allowed, also one without a scheme.
+
+        Everything else is as in :meth:`require`.
         """
         if not self.is_bounded:
             return
@@ -131,17 +135,18 @@ class AllowedPlaces:
             raise self._outside(str(url), str(url), list(map(str, self.urls)), option)
 
     def require_pattern(self, pattern: str, option: str) -> None:
-        """Refuse a path, glob or URL of inputs if it can match a place that is not
-        allowed.
+        """Refuse a path, glob or URL of inputs that can match a place outside the list.
 
         Args:
-            pattern: Without braces.
+            pattern: Pattern without braces.
+            option: Option that holds it, for the message.
         """
         if not self.is_bounded:
             return
         if not is_on_disk(pattern):
             self.require_url(pattern, option)
             return
+        # The part behind the first wildcard is not known, and must not lead upwards.
         path = path_of(pattern)
         if has_dots_behind_wildcard(path):
             raise ConfigError(
@@ -158,17 +163,18 @@ class AllowedPlaces:
 
     def has_path(self, real: Path) -> bool:
         """Return whether a path, links followed, lies in an allowed folder."""
-        return not self.is_bounded or any(
-            real.is_relative_to(folder) for folder in self.folders
-        )
+        if not self.is_bounded:
+            return True
+        return any(real.is_relative_to(folder) for folder in self.folders)
 
     def has_url(self, url: Url) -> bool:
         """Return whether a URL, up to its first wildcard, is allowed."""
         if not self.is_bounded:
             return True
-        return not is_odd(url.path) and any(
-            _lies_below(url, entry) for entry in self.urls
-        )
+        # A path that servers may read in two ways is not below anything.
+        if is_odd(url.path):
+            return False
+        return any(_lies_below(url, entry) for entry in self.urls)
 
     def _require_path(self, place: str, real: Path, option: str) -> None:
         if not self.has_path(real):
@@ -191,9 +197,7 @@ def has_dots_behind_wildcard(path: str) -> bool:
 
 
 def real_path(path: str) -> Path:
-    """Return a path with ``~`` expanded and links followed; ConfigError for one that
-    is none.
-    """
+    """Return a path with ``~`` expanded and links followed; ConfigError for none."""
     try:
         return Path(_expanded(path)).resolve()
     # A NUL character, an unknown user, a loop of links.
@@ -206,8 +210,9 @@ def _expanded(path: str) -> str:
 
 
 def _static_folder(path: str) -> str:
-    """Return the folder below which a glob matches; a path without wildcards as it
-    is.
+    """Return the folder below which a glob matches.
+
+    A path without wildcards is returned unchanged.
     """
     wildcard = _WILDCARD.search(path)
     if wildcard is None:
@@ -219,18 +224,21 @@ def _static_folder(path: str) -> str:
 
 
 def is_odd(path: str) -> bool:
-    """Return whether a server may take the path of a URL for another one than it
-    looks like.
-    """
-    plain = path
-    while (decoded := unquote(plain)) != plain:
-        plain = decoded
-    if "\\" in plain or any(ord(letter) < 32 or ord(letter) == 127 for letter in plain):
+    """Return whether a server may take the path of a URL for another path."""
+    # A server may decode a path more than once.
+    decoded_path = path
+    while (decoded := unquote(decoded_path)) != decoded_path:
+        decoded_path = decoded
+    has_control_characters = any(
+        ord(letter) < 32 or ord(letter) == 127 for letter in decoded_path
+    )
+    if "\\" in decoded_path or has_control_characters:
         return True
-    for part in plain.split("/"):
+        return True
+    for path_part in decoded_path.split("/"):
         # Some servers take parameters off a part; a revision of the Hub follows an @.
-        name = part.partition(";")[0]
-        if name in (".", "..") or name.rpartition("@")[2] in (".", ".."):
+        plain_name = path_part.partition(";")[0]
+        if plain_name in (".", "..") or plain_name.rpartition("@")[2] in (".", ".."):
             return True
     return False
 
@@ -239,12 +247,17 @@ def _lies_below(url: Url, entry: Url) -> bool:
     """Return whether a URL, up to its first wildcard, is an entry or below it."""
     if _same_root(url) != _same_root(entry):
         return False
+    # A dataset of the Hub is allowed in every revision, unless the entry names one.
     path = url.path
-    if url.root == _HUB and "@" not in entry.path:
-        path = _REVISION.sub(r"\1", path, count=1) if _REVISION.match(path) else path
+    is_any_revision = url.root == _HUB and "@" not in entry.path
+    if is_any_revision and _REVISION.match(path):
+        path = _REVISION.sub(r"\1", path, count=1)
+    # Up to the first wildcard, because a glob may match anything behind it.
     folder = entry.path.strip("/")
-    static = _WILDCARD.split(path, maxsplit=1)[0]
-    return not folder or path.rstrip("/") == folder or static.startswith(f"{folder}/")
+    static_path = _WILDCARD.split(path, maxsplit=1)[0]
+    if not folder or path.rstrip("/") == folder:
+        return True
+    return static_path.startswith(f"{folder}/")
 
 
 def _same_root(url: Url) -> str:
@@ -254,12 +267,14 @@ def _same_root(url: Url) -> str:
     return url.root.lower().removesuffix(_PORTS[url.scheme])
 
 
+# Whether the listings of this process hold every file against the list.
 _bounded_here = False
 
 
 def bound_inputs_here() -> None:
-    """Have listings of this process hold every file against :data:`INPUTS`, also below
-    the folder that is named.
+    """Make listings of this process compare every file with :data:`INPUTS`.
+
+    Files below the folder that is named are compared, too.
 
     A command's user may name any folder, and the list then bounds links alone. Whoever
     starts a deployment's run may not, and a folder that was checked may be another one

@@ -1,5 +1,10 @@
-"""The interface of a store: named objects that are created once, verified when written,
-and never half visible.
+"""Interface of a store: named objects, created once and verified when written.
+
+An object is never half visible.
+
+The bytes that arrive may differ from the bytes that are stored: a bit that flipped on
+its way is right the next time, and no finished work may be thrown away for it. So an
+object with a wrong hash is read once more.
 
 The bytes that arrive may differ from the bytes that are stored: a bit that flipped on
 its way is right the next time, and no finished work may be thrown away for it. So an
@@ -27,11 +32,14 @@ from tokenlake.runtime.store.writes import (
     Put,
 )
 
+# Bytes read at a time when an object is hashed or copied.
 _PIECE: Final = 1 << 20
 _Made = TypeVar("_Made")
 
 
 @final
+# The class has slots of plain values: a listing of a large store makes millions of
+# them.
 @dataclass(frozen=True, slots=True)
 class ObjectInfo:
     """One listed object.
@@ -54,8 +62,9 @@ class ObjectInfo:
 @final
 @dataclass(frozen=True, slots=True)
 class Leftover:
-    """Something unpublished in a store: a temporary file, or an upload in parts. No
-    listing shows it.
+    """Something unpublished in a store: a temporary file, or an upload in parts.
+
+    No listing shows it.
 
     Attributes:
         name: Name for people, by which :meth:`Store.remove_leftover` finds it. In a
@@ -77,8 +86,9 @@ class Leftover:
 
 
 class ReadStore(ABC):
-    """Objects under one root, for reading. Keys are relative POSIX paths
-    (:mod:`tokenlake.runtime.store.layout`).
+    """Objects under one root, for reading.
+
+    Keys are relative POSIX paths (:mod:`tokenlake.runtime.store.layout`).
 
     All methods raise StoreError for an unsafe key or a storage that fails, and may be
     called from several threads and processes at once.
@@ -87,14 +97,16 @@ class ReadStore(ABC):
     @property
     @abstractmethod
     def url(self) -> str:
-        """Path or URL, as :func:`tokenlake.runtime.store.address.open_read_store`
-        takes it; without credentials.
+        """Path or URL of the store, without credentials.
+
+        :func:`tokenlake.runtime.store.address.open_read_store` takes it.
         """
 
     @property
     def can_list(self) -> bool:
-        """Whether :meth:`list` and :meth:`list_dirs` work; web servers do not list
-        their files.
+        """Whether :meth:`list` and :meth:`list_dirs` work.
+
+        Web servers do not list their files.
         """
         return True
 
@@ -130,8 +142,10 @@ class ReadStore(ABC):
         return False
 
     def digest(self, key: str) -> FileEntry:
-        """Read a whole object once, and return its size and hash; NotFoundError if
-        it does not exist.
+        """Read a whole object once, and return its size and hash.
+
+        Raises:
+            NotFoundError: The object does not exist.
         """
         target = HashingTarget()
         self._pour(key, target)
@@ -151,6 +165,7 @@ class ReadStore(ABC):
             NotFoundError: The object does not exist.
             StoreError: It cannot be read, or the file cannot be written.
         """
+        # "xb" refuses an existing file: a copy never overwrites anything.
         try:
             file = path.open("xb")
         except OSError as error:
@@ -163,14 +178,15 @@ class ReadStore(ABC):
                 self._pour(key, target)
                 return target.finish()
         except BaseException:
+            # A partial copy is not left behind, also after Ctrl-C.
             path.unlink(missing_ok=True)
             raise
 
     def _pour(self, key: str, target: ByteTarget) -> None:
         """Hand all bytes of an object to a target."""
         with self.open(key) as stream:
-            while piece := stream.read(_PIECE):
-                target.write(piece)
+            while chunk := stream.read(_PIECE):
+                target.write(chunk)
 
     @abstractmethod
     def size(self, key: str) -> int | None:
@@ -182,8 +198,9 @@ class ReadStore(ABC):
 
     @abstractmethod
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
-        """Yield all objects below the folder ``prefix`` ("" = all), sorted by key,
-        no temporary files.
+        """Yield all objects below the folder ``prefix`` ("" = all), sorted by key.
+
+        Temporary files are left out.
         """
 
     @abstractmethod
@@ -204,16 +221,18 @@ class Store(ReadStore):
     at_once: int = 1
 
     def local_path(self, key: str) -> Path:
-        """Return the object's path on this machine (local stores only; the object
-        need not exist).
+        """Return the path of an object on this machine; the object need not exist.
+
+        Only local stores have paths; the others raise StoreError.
         """
         raise StoreError(
             f"{self.url} is not on this machine: {key} has no path", key=key
         )
 
     def preflight(self) -> None:
-        """Check by a trial that the storage keeps the conditions that publishing relies
-        on; StoreError if not.
+        """Check by a trial that the storage keeps the conditions of publishing.
+
+        Raises StoreError if it does not.
 
         It must refuse to create a key twice, and to swap a version that does not exist
         any more. Stores whose storage may lack this call it themselves, once, before
@@ -244,21 +263,21 @@ class Store(ReadStore):
         )[0]
 
     def put_all(self, objects: Mapping[str, bytes]) -> None:
-        """Create many objects as :meth:`put_new` does, several at a time; all are
-        durable when it returns.
+        """Create many objects as :meth:`put_new` does, several at a time.
+
+        All of them are durable when it returns.
         """
-        self._put(
-            [
-                Put(key=key, data=data, sha256=_sha256(data))
-                for key, data in objects.items()
-            ]
-        )
+        puts: list[Put] = []
+        for key, data in objects.items():
+            puts.append(Put(key=key, data=data, sha256=_sha256(data)))
+        self._put(puts)
 
     def publish(
         self, temp: Path, key: str, sha256: str, *, replace_orphan: Orphan = False
     ) -> Outcome:
-        """Turn a temporary file into an object, create-only; the temporary name is
-        removed.
+        """Turn a temporary file into an object, create-only.
+
+        The temporary name is removed.
 
         Args:
             temp: File of :meth:`temp`, written and closed.
@@ -280,8 +299,9 @@ class Store(ReadStore):
         )[0]
 
     def swap(self, key: str, data: bytes, expected: bytes | None) -> Outcome:
-        """Replace a small object, but only if it has not changed since the caller saw
-        it (compare-and-swap).
+        """Replace a small object if it has not changed since the caller saw it.
+
+        This is a compare-and-swap.
 
         Readers see the old bytes or the new ones. Of several writers that expect the
         same bytes, one succeeds.
@@ -334,8 +354,9 @@ class Store(ReadStore):
     def link(
         self, src_key: str, dst_key: str, sha256: str, *, replace_orphan: Orphan = False
     ) -> Outcome:
-        """Reuse an object under a second key (hard link, else a copy), after checking
-        its hash.
+        """Reuse an object under a second key, after checking its hash.
+
+        It is a hard link where the storage has links, else a copy.
 
         Raises:
             NotFoundError: The source does not exist.
@@ -363,14 +384,16 @@ class Store(ReadStore):
 
     @abstractmethod
     def temp(self, prefix: str) -> Path:
-        """Create an empty temporary file to write an object of ``prefix`` into, for
-        :meth:`publish`.
+        """Create an empty temporary file for :meth:`publish`.
+
+        An object of ``prefix`` can be published from it.
         """
 
     @abstractmethod
     def _put(self, puts: Sequence[Put]) -> builtins.list[Outcome]:
-        """Create or replace objects, several at a time; all are durable when it
-        returns.
+        """Create or replace objects, several at a time.
+
+        All of them are durable when it returns.
 
         Each is read back before it is published. Temporary files are removed, unless
         they are not ours.
@@ -381,19 +404,21 @@ class Store(ReadStore):
         """Remove an object; NotFoundError if it does not exist."""
 
     def sweep_temp(self, prefix: str) -> int:
-        """Remove temporary files below ``prefix`` left by dead processes of this
-        machine; return how many.
+        """Remove temporary files below ``prefix`` that dead processes left.
+
+        The result is the number of removed files.
         """
-        return sum(
-            self.remove_leftover(leftover)
-            for leftover in self.leftovers(prefix)
-            if leftover.dead
-        )
+        removed_count = 0
+        for leftover in self.leftovers(prefix):
+            if leftover.dead and self.remove_leftover(leftover):
+                removed_count += 1
+        return removed_count
 
     @abstractmethod
     def leftovers(self, prefix: str) -> builtins.list[Leftover]:
-        """Return the unpublished things below the folder ``prefix`` ("" = all), sorted
-        by name.
+        """Return the unpublished things below the folder ``prefix``, sorted by name.
+
+        The prefix "" means all of the store.
 
         Those that a running build is about to publish are among them: age and ``dead``
         tell them apart.
@@ -404,8 +429,9 @@ class Store(ReadStore):
         """Remove one of :meth:`leftovers`; return False if it is gone already."""
 
     def remove_folder(self, prefix: str) -> bool:
-        """Remove an empty folder; return whether it was removed. Only file systems
-        have folders.
+        """Remove an empty folder; return whether it was removed.
+
+        Only file systems have folders.
         """
         return False
 
@@ -440,6 +466,7 @@ def require_digest(
         IntegrityError: The object differs, also when it is read again.
     """
 
+    # Size and hash are compared together, as the writer recorded them.
     def look() -> None:
         got = store.digest(key)
         if (got.bytes, got.sha256) != (expected.bytes, expected.sha256):
@@ -482,10 +509,10 @@ def read_files(
             )
         return data
 
-    return {
-        name: looked_twice(partial(read, name, expected))
-        for name, expected in hashes.items()
-    }
+    files: dict[str, bytes] = {}
+    for file_name, expected in hashes.items():
+        files[file_name] = looked_twice(partial(read, file_name, expected))
+    return files
 
 
 @final

@@ -1,5 +1,6 @@
-"""Writes to a storage that keeps conditions on them: create-only puts, replacements
-by version, copies, uploads.
+"""Writes to a storage that keeps conditions on them.
+
+They are create-only puts, replacements by version, copies and uploads.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from tokenlake.runtime.store.url import Url
 
 _T = TypeVar("_T")
 
+# Seconds that a request which sends may take in any case.
 _LEAST_SECONDS: Final = 120
 # Bytes a second, below which a request that sends counts as stuck.
 _SLOWEST: Final = 50_000
@@ -78,8 +80,7 @@ class BucketClient(ObjectClient):
         """Return a token that no version of an object has whose token is `token`."""
 
     async def uploads(self, url: Url) -> list[tuple[objects.RemoteObject, str]]:
-        """Return the unfinished uploads of objects whose path begins with that of
-        `url`.
+        """Return the unfinished uploads to paths that begin with that of `url`.
 
         Returns:
             For each the object that it was to become, with the begin of the upload as
@@ -101,6 +102,8 @@ class BucketClient(ObjectClient):
     ) -> _T:
         """Send a request that writes `size` bytes, until it succeeds."""
 
+        # A request that sends has no timeout of its own: its limit grows with the
+        # bytes.
         async def send() -> _T:
             async with asyncio.timeout(_LEAST_SECONDS + size / _SLOWEST):
                 return await request()
@@ -116,14 +119,12 @@ class BucketClient(ObjectClient):
         url: Url,
         request: Callable[[], Awaitable[_T]],
     ) -> _T:
-        """Send a request that copies the version `original` of `source`, until it
-        succeeds.
-        """
+        """Send a request that copies a version of `source`, until it succeeds."""
         try:
             return await self._write(url, request)
         except (NotFoundError, objects.OtherObjectError):
             # The storage answers with the same status for the source and for the
-            # target: look at the source.
+            # target. The source is looked at to tell which of them changed.
             try:
                 current = await self.stat(source)
             except NotFoundError:

@@ -1,5 +1,6 @@
-"""From a store to datasets, versions, tags, manifests and ledgers; claiming the next
-version.
+"""Access to the datasets, versions, tags, manifests and ledgers of a store.
+
+It also claims the number of the next version.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from tokenlake.runtime.store.claims import (
     is_committed,
     state_of,
 )
+from tokenlake.runtime.store.damage import damaged_file
 from tokenlake.runtime.store.layout import (
     DATASET_NAME,
     LEDGER,
@@ -53,8 +55,9 @@ from tokenlake.runtime.store.tags import (
 OnUnreadable: TypeAlias = Callable[[Layout, IntegrityError], object]
 """Called for a version that cannot be read, with the reason, which names the file."""
 
-_REMEDY: Final = "Run `tokenlake verify` to list all damage, and restore the file."
-_CLAIM_TRIES: Final = 1000  # each lost race means that another build got a version
+# Lost races for a version number before a build gives up. In each of them another build
+# got a version, so that this many races mean a fault.
+_CLAIM_TRIES: Final = 1000
 
 
 @final
@@ -79,7 +82,7 @@ class Catalog:
 
     @property
     def writable(self) -> Store:
-        """The store, for writing; StoreError if it was opened for reading only."""
+        """Store, for writing; StoreError if it was opened for reading only."""
         if not isinstance(self.store, Store):
             raise StoreError(
                 f"{self.store.url} is open for reading only; expected a local path or a file:// URL to write to"
@@ -89,20 +92,23 @@ class Catalog:
     # Datasets and versions.
 
     def datasets(self, *, swept: bool = False) -> list[str]:
-        """Return the sorted names of the datasets with at least one version, committed
-        or being built.
+        """Return the sorted names of the datasets that have a version.
+
+        A version counts if it is committed or being built.
 
         Args:
             swept: Include datasets with removed or given up versions only.
         """
-        names = [
-            name for name in self.store.list_dirs("") if DATASET_NAME.fullmatch(name)
-        ]
-        return [name for name in names if self._exists(name, swept=swept)]
+        names: list[str] = []
+        for folder_name in self.store.list_dirs(""):
+            # Folders with other names are not ours.
+            is_dataset = DATASET_NAME.fullmatch(folder_name) is not None
+            if is_dataset and self._exists(folder_name, swept=swept):
+                names.append(folder_name)
+        return names
 
     def versions(self, dataset: str, *, swept: bool = False) -> list[VersionInfo]:
-        """Return the versions of a dataset that are committed or being built,
-        ascending.
+        """Return the committed and unfinished versions of a dataset, ascending.
 
         Args:
             dataset: Name of the dataset.
@@ -126,9 +132,13 @@ class Catalog:
                     yield Layout(dataset, info.version)
 
     def latest(self, dataset: str) -> int:
-        """Return the number of the newest committed version; NotFoundError if there
-        is none.
+        """Return the number of the newest committed version.
+
+        Raises:
+            NotFoundError: The dataset does not exist, or has no committed version.
         """
+        # Newest first: the search ends at the first committed version, and does not
+        # read the state of all others.
         for version in reversed(self._numbers(check_dataset_name(dataset))):
             if is_committed(self.store, Layout(dataset, version)):
                 return version
@@ -153,6 +163,8 @@ class Catalog:
             IntegrityError: A tag is damaged, or its version has another manifest than
                 when it was set.
         """
+        # A tag is also compared with the seal of its manifest, which pins the version
+        # that it was set to.
         parsed = Reference.parse(reference)
         if parsed.tag is not None:
             tag = self.tag(parsed.dataset, parsed.tag)
@@ -166,8 +178,10 @@ class Catalog:
     # Tags.
 
     def tags(self, dataset: str) -> list[Tag]:
-        """Return the tags of a dataset by name; NotFoundError if there is no such
-        dataset.
+        """Return the tags of a dataset by name.
+
+        Raises:
+            NotFoundError: The dataset does not exist.
         """
         if not self._exists(check_dataset_name(dataset)):
             raise self._no_dataset(dataset)
@@ -195,10 +209,17 @@ class Catalog:
                 :meth:`remove_tag` removes the latter.
         """
         check_tag_name(tag)
+        # The manifest is read first: it must be sound, and its seal becomes part of the
+        # tag.
         seal = self.manifest(check_dataset_name(dataset), version).sha256
         new_tag = Tag(dataset=dataset, tag=tag, version=version, manifest_sha256=seal)
+        # Swap the tag against the bytes that were just read, so that a tag which
+        # another process sets meanwhile is not lost.
         stored = stored_tag(self.store, dataset, tag)
-        old_tag, old_data = (None, None) if stored is None else stored
+        old_tag: Tag | None = None
+        old_data: bytes | None = None
+        if stored is not None:
+            old_tag, old_data = stored
         outcome = self.writable.swap(
             tag_key(dataset, tag), new_tag.to_bytes(), old_data
         )
@@ -220,6 +241,7 @@ class Catalog:
         """
         version: int | None = None
         key = tag_key(dataset, tag)
+        # A damaged tag can be removed, too: only its version is not known then.
         with contextlib.suppress(IntegrityError):
             version = self.tag(dataset, tag).version
         try:
@@ -241,11 +263,15 @@ class Catalog:
         layout = Layout(dataset, version)
 
         def read() -> Manifest:
+            # A version that was removed has a closing note in place of its manifest.
+            # The error states that it was removed.
             data = self.store.read(layout.manifest)
             if is_closing_note(data, layout):
                 self._require_committed(dataset, version)
             return Manifest.from_bytes(data, layout.manifest)
 
+        # The second read of `looked_twice` saves a version from a bit that flipped on
+        # its way.
         try:
             manifest = looked_twice(read)
         except NotFoundError:
@@ -257,8 +283,9 @@ class Catalog:
         return manifest
 
     def manifest_of(self, reference: str) -> Manifest:
-        """Resolve a reference and read its manifest, once; errors of :meth:`resolve`
-        and :meth:`manifest`.
+        """Resolve a reference and read its manifest, which is read once.
+
+        Errors are those of :meth:`resolve` and :meth:`manifest`.
         """
         parsed = Reference.parse(reference)
         if parsed.tag is not None:
@@ -270,8 +297,9 @@ class Catalog:
     def readable_manifest(
         self, layout: Layout, on_unreadable: OnUnreadable
     ) -> Manifest | None:
-        """Return the manifest of a committed version; None, after a call of
-        `on_unreadable`, if it is damaged.
+        """Return the manifest of a committed version, if it is sound.
+
+        For a damaged one `on_unreadable` is called, and the result is None.
 
         Meant for readers of a whole store: one damaged version does not hide the
         others.
@@ -296,14 +324,16 @@ class Catalog:
         Raises:
             IntegrityError: A file is damaged, missing or foreign; the message names it.
         """
+        # The unit of a record is the number in its name. The content must agree, which
+        # `read_record` checks.
         layout = Layout(dataset, version)
         records: dict[int, UnitRecord] = {}
-        for info in self.store.list(layout.key(LEDGER)):
-            unit = ledger_unit(layout.path(info.key))
+        for object_info in self.store.list(layout.key(LEDGER)):
+            unit = ledger_unit(layout.path(object_info.key))
             if unit is None:
                 raise IntegrityError(
-                    f"{info.key}: no ledger record has this name; remove it",
-                    file=info.key,
+                    f"{object_info.key}: no ledger record has this name; remove it",
+                    file=object_info.key,
                 )
             records[unit] = read_record(self.store, layout, unit, manifest)
         if manifest is not None and records:
@@ -319,7 +349,10 @@ class Catalog:
             IntegrityError: The claim is damaged, or that of another version.
         """
         stored = self.stored_claim(dataset, version)
-        return None if stored is None else stored[0]
+        if stored is None:
+            return None
+        claim, _ = stored
+        return claim
 
     def stored_claim(self, dataset: str, version: int) -> tuple[Claim, bytes] | None:
         """Return the claim of a version and the bytes of its file, for a swap; None if
@@ -329,6 +362,7 @@ class Catalog:
             IntegrityError: The claim is damaged, or that of another version.
         """
         key = Layout(dataset, version).claim
+        # A claim is small and read often; its parsed form is cached by its bytes.
         try:
             data, claim = looked_twice(lambda: _claim_of(self.store.read(key), key))
         except NotFoundError:
@@ -358,6 +392,8 @@ class Catalog:
         Raises:
             VersionConflictError: Other builds won too many races.
         """
+        # Each turn of the loop is one try, from the search to the claim. A turn that
+        # loses the race for a number looks at the versions again.
         check_dataset_name(dataset)
         for _ in range(_CLAIM_TRIES):
             infos = list(self._states(dataset))
@@ -366,6 +402,7 @@ class Catalog:
             if equal_build is not None:
                 return equal_build
             version = infos[-1].version + 1 if infos else 1
+            # Numbers of removed versions count as well: a number is never used twice.
             new_claim = Claim(
                 dataset=dataset,
                 version=version,
@@ -373,12 +410,15 @@ class Catalog:
                 meta=dict(meta),
             )
             try:
-                outcome = self.writable.put_new(
+                put_outcome = self.writable.put_new(
                     Layout(dataset, version).claim, new_claim.to_bytes()
                 )
             except VersionConflictError:
                 continue
-            return ClaimResult(version, "new" if outcome == "created" else "resumed")
+            # Another build of the same fingerprint may have created the claim just now.
+            if put_outcome == "created":
+                return ClaimResult(version, "new")
+            return ClaimResult(version, "resumed")
         raise VersionConflictError(
             f"{dataset}: lost {_CLAIM_TRIES} races for a version number in {self.store.url}. Other builds claim "
             "versions at the same time; run again when they have finished."
@@ -395,9 +435,8 @@ class Catalog:
     def _find(
         self, dataset: str, fingerprint: str, infos: list[VersionInfo]
     ) -> ClaimResult | None:
-        """Return the version of a fingerprint: a committed one first, then the
-        newest one.
-        """
+        """Return the version of a fingerprint, a committed one before unfinished ones."""
+        # Committed versions go before claims, and higher numbers before lower ones.
         candidates = [info for info in infos if not info.swept]
         for info in sorted(
             candidates, key=lambda info: (info.committed, info.version), reverse=True
@@ -410,22 +449,22 @@ class Catalog:
                 owner = self.manifest(dataset, info.version)
             if owner is None or owner.fingerprint != fingerprint:
                 continue
+            # The claim may have been swept after the states were listed. Only a build
+            # without a manifest can be.
+            if info.committed:
+                return ClaimResult(info.version, "committed")
             was_just_swept = claim is not None and claim.state == "swept"
-            if info.committed or not was_just_swept:
-                return ClaimResult(
-                    info.version, "committed" if info.committed else "resumed"
-                )
+            if not was_just_swept:
+                return ClaimResult(info.version, "resumed")
         return None
 
     # Helpers.
 
     def _numbers(self, dataset: str) -> list[int]:
-        """Return the numbers of the version folders, ascending; a folder may be
-        empty.
-        """
+        """Return the numbers of the version folders, ascending."""
         numbers: list[int] = []
-        for name in self.store.list_dirs(dataset):
-            number = version_number(name)
+        for folder_name in self.store.list_dirs(dataset):
+            number = version_number(folder_name)
             if number is not None:
                 numbers.append(number)
         return sorted(numbers)
@@ -442,13 +481,17 @@ class Catalog:
         return any(swept or not info.swept for info in self._states(dataset))
 
     def _require_committed(self, dataset: str, version: int) -> None:
-        """Raise NotFoundError, with the versions that exist, unless a version is
-        committed.
+        """Raise NotFoundError, with the versions that exist, unless one is committed.
+
+        Args:
+            dataset: Name of the dataset.
+            version: Number of the version that must be committed.
         """
         info = state_of(self.store, Layout(dataset, version))
         if info is not None and info.committed:
             return
         self.versions(dataset, swept=True)  # raises if there is no such dataset
+        # Each state has its own remedy.
         if info is None:
             state = "does not exist"
         elif info.swept:
@@ -463,6 +506,7 @@ class Catalog:
 
     def _describe(self, dataset: str) -> str:
         """Return the versions of a dataset for a message."""
+        # Long lists are cut to the newest versions.
         infos = [info for info in self._states(dataset) if not info.swept]
         if not infos:
             return "none"
@@ -479,8 +523,9 @@ class Catalog:
     def _no_tag(self, dataset: str, tag: str) -> NotFoundError:
         if not self._exists(dataset):
             return self._no_dataset(dataset)
-        names = [tag_of(info.key) for info in self.store.list(tags_prefix(dataset))]
-        known_tags = [name for name in names if name is not None]
+        # Tags of the dataset, from which the message names near matches.
+        tag_names = [tag_of(info.key) for info in self.store.list(tags_prefix(dataset))]
+        known_tags = [tag_name for tag_name in tag_names if tag_name is not None]
         problem = f"dataset {dataset!r} in {self.store.url} has no tag {tag!r}"
         return not_among(
             problem, tag, known_tags, f" `tokenlake tag {dataset}@vN {tag}` sets it."
@@ -493,10 +538,7 @@ def _require_all_records(
     """Raise IntegrityError if the ledger lacks a record that the manifest lists."""
     for path in manifest.other_files:
         if path.startswith(f"{LEDGER}/") and ledger_unit(path) not in records:
-            key = layout.key(path)
-            raise IntegrityError(
-                f"{key} is missing; the manifest lists it. {_REMEDY}", file=key
-            )
+            raise damaged_file(layout, path, "is missing", file=layout.key(path))
 
 
 def tag(
@@ -557,6 +599,8 @@ def read_record(
     key = layout.ledger(unit)
 
     def read() -> UnitRecord:
+        # The name of the file and the list of the manifest bind a record to its place,
+        # so that two sound records cannot be exchanged.
         data = store.read(key)
         record = UnitRecord.from_bytes(data, key)
         if record.unit != unit:
@@ -578,9 +622,9 @@ def _require_listed(
     entry = manifest.other_files.get(layout.path(key))
     if entry == got or (entry is None and not lists_ledger(manifest)):
         return
-    expected = (
-        "no such record" if entry is None else f"{entry.sha256} of {entry.bytes} bytes"
-    )
+    expected = "no such record"
+    if entry is not None:
+        expected = f"{entry.sha256} of {entry.bytes} bytes"
     raise IntegrityError(
         f"{key}: its sha256 is {got.sha256} of {got.bytes} bytes; the manifest lists {expected}. It is the record of "
         "another version; restore the correct one.",
@@ -596,18 +640,14 @@ def _claim_of(data: bytes, key: str) -> tuple[bytes, Claim]:
 
 
 def lists_ledger(manifest: Manifest) -> bool:
-    """Return whether a manifest lists ledger records; if it does, it lists all of
-    them.
-    """
+    """Return whether a manifest lists ledger records; if so, it lists all of them."""
     return any(path.startswith(f"{LEDGER}/") for path in manifest.other_files)
 
 
 def _require_same_place(
     key: str, expected: tuple[str, int], got: tuple[str, int]
 ) -> None:
-    """Raise IntegrityError if a document is of another dataset and version than its
-    place.
-    """
+    """Raise IntegrityError if a document belongs to a version other than its place."""
     if expected != got:
         raise IntegrityError(
             f"{key}: it is of {got[0]}@v{got[1]}; expected {expected[0]}@v{expected[1]}, from its path. A version "

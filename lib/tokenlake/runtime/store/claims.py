@@ -1,5 +1,4 @@
-"""Claims: which fingerprint builds which version (``claim.json``), and what became of
-the version.
+"""Claims (``claim.json``): the fingerprint that builds a version, and its state.
 
 A claim is created once and changes at most twice. Each change is a compare-and-swap, so that of two processes that
 change it one fails and learns of the other::
@@ -125,21 +124,22 @@ class VersionInfo:
     def __str__(self) -> str:
         if self.committed:
             return f"v{self.version}"
-        return (
-            f"v{self.version} (swept)"
-            if self.swept
-            else f"v{self.version} (unfinished)"
-        )
+        if self.swept:
+            return f"v{self.version} (swept)"
+        return f"v{self.version} (unfinished)"
 
 
 def state_of(store: ReadStore, layout: Layout) -> VersionInfo | None:
-    """Return the state of a number; None if it is free. A damaged claim counts as
-    unfinished.
+    """Return the state of a number; None if it is free.
+
+    A damaged claim counts as unfinished.
     """
-    size = store.size(layout.manifest)
-    if size is not None:
-        is_closed = _is_closed(store, layout, size)
+    # The manifest decides, if there is one. Its size costs no bytes in most cases.
+    manifest_bytes = store.size(layout.manifest)
+    if manifest_bytes is not None:
+        is_closed = _is_closed(store, layout, manifest_bytes)
         return VersionInfo(layout.version, committed=not is_closed, swept=is_closed)
+    # Without a manifest, the claim says whether the number was given up.
     try:
         claim = Claim.from_bytes(store.read(layout.claim), layout.claim)
     except NotFoundError:
@@ -151,8 +151,9 @@ def state_of(store: ReadStore, layout: Layout) -> VersionInfo | None:
 
 def is_committed(store: ReadStore, layout: Layout) -> bool:
     """Return whether a version has a manifest."""
-    size = store.size(layout.manifest)
-    return size is not None and not _is_closed(store, layout, size)
+    # The bytes are read only if the object is as small as a note.
+    manifest_bytes = store.size(layout.manifest)
+    return manifest_bytes is not None and not _is_closed(store, layout, manifest_bytes)
 
 
 def _is_closed(store: ReadStore, layout: Layout, size: int) -> bool:

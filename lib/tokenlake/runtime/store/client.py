@@ -31,7 +31,7 @@ from tokenlake.runtime.store.writes import ByteTarget
 
 _T = TypeVar("_T")
 
-_SECONDS: Final = 120.0
+_SECONDS: Final = 120.0  # default of the patience
 _TRIES: Final = 30  # tries without any progress
 # Seconds of the first pause; each pause is up to double the one before.
 _FIRST: Final = 0.1
@@ -41,20 +41,21 @@ _UNREACHED_SHARE: Final = 0.1
 
 
 def patience() -> float:
-    """Return the seconds without progress after which a request is given up, from the
-    environment.
+    """Return the seconds without progress after which a request is given up.
+
+    The environment may set them.
 
     Raises:
         ConfigError: The variable holds no number.
     """
-    text = os.environ.get(SECONDS_VARIABLE, "")
-    if not text:
+    seconds_text = os.environ.get(SECONDS_VARIABLE, "")
+    if not seconds_text:
         return _SECONDS
     try:
-        return max(float(text), 0.0)
+        return max(float(seconds_text), 0.0)
     except ValueError:
         raise ConfigError(
-            f"{SECONDS_VARIABLE}: got {text!r}, expected a number of seconds"
+            f"{SECONDS_VARIABLE}: got {seconds_text!r}, expected a number of seconds"
         ) from None
 
 
@@ -94,29 +95,35 @@ class Trouble:
             self._since = time.monotonic()
             self._failures = 0
         self._failures += 1
-        kind = verdict(error)
-        if kind not in ("transient", "unreachable") or self._failures >= _TRIES:
+        # Failures that another try cannot help end the request at once.
+        failure_kind = verdict(error)
+        if failure_kind not in ("transient", "unreachable") or self._failures >= _TRIES:
             return False
-        pause = self._pause(error)
-        allowed = self._seconds
-        if kind == "unreachable" and not self._reached:
-            allowed *= _UNREACHED_SHARE
-        if time.monotonic() + pause - self._since > allowed:
+        pause_seconds = self._pause(error)
+        # A storage that has never answered is probably a wrong address: waiting long
+        # for it would only hide that.
+        allowed_seconds = self._seconds
+        if failure_kind == "unreachable" and not self._reached:
+            allowed_seconds *= _UNREACHED_SHARE
+        # A pause that ends after the patience is not begun.
+        if time.monotonic() + pause_seconds - self._since > allowed_seconds:
             return False
-        await asyncio.sleep(pause)
+        await asyncio.sleep(pause_seconds)
         return True
 
     def _pause(self, error: Exception) -> float:
-        """Return the seconds to wait: doubled with each failure, or more if the
-        server asks for it.
+        """Return the seconds to wait before another try.
+
+        They are doubled with each failure; a server may ask for more.
         """
+        # The exponent is bounded, so that the power of 2 stays a small number.
         exponent = min(self._failures - 1, 20)
         # Jitter: a hundred workers that failed together must not come back together.
-        pause = random.uniform(0.5, 1.0) * min(_FIRST * 2**exponent, _MOST)
+        pause_seconds = random.uniform(0.5, 1.0) * min(_FIRST * 2**exponent, _MOST)
         requested = getattr(error, "wait", None)
         if isinstance(requested, float):
-            pause = max(pause, min(requested, _MOST))
-        return pause
+            pause_seconds = max(pause_seconds, min(requested, _MOST))
+        return pause_seconds
 
 
 class ObjectClient(ABC):
@@ -165,15 +172,17 @@ class ObjectClient(ABC):
 
     async def close(self) -> None:
         """Close the session; a later request opens another one."""
-        # A client of botocore ends like a context manager.
+        # A client of botocore ends like a context manager, and has `meta`.
         if hasattr(self._session, "meta"):
             await self._session.__aexit__(None, None, None)
         elif self._session is not None:
             await self._session.close()
 
     async def stat(self, url: Url) -> objects.RemoteObject:
-        """Return the size and version of an object; `failures.missing` if it does
-        not exist.
+        """Return the size and version of an object.
+
+        Raises:
+            failures.missing: The object does not exist.
         """
 
         async def request() -> objects.RemoteObject:
@@ -194,24 +203,27 @@ class ObjectClient(ABC):
             flat: List only the objects of its folder.
             limit: Number of objects after which no further page is requested.
         """
-        listed: list[objects.RemoteObject] = []
-        mark: str | None = None
+        remote_objects: list[objects.RemoteObject] = []
+        page_mark: str | None = None
 
         async def request() -> objects.ListPage:
             async with answered_in_time(self.page_seconds):
-                return await self._page(url, flat, mark)
+                return await self._page(url, flat, page_mark)
 
+        # Each page is a request of its own, so that a failure repeats one page only.
         while True:
-            page, mark = await self.ask(url, request)
-            listed += page
-            if mark is None or (limit is not None and len(listed) >= limit):
-                return listed
+            page, page_mark = await self.ask(url, request)
+            remote_objects += page
+            is_enough = limit is not None and len(remote_objects) >= limit
+            if page_mark is None or is_enough:
+                return remote_objects
 
     async def fetch(
         self, url: Url, planned: objects.RemoteObject, start: int, size: int
     ) -> bytearray:
-        """Return a range of an object; after a failure only the missing rest is
-        requested again.
+        """Return a range of an object.
+
+        After a failure only the missing rest is requested again.
 
         Args:
             url: URL of the object.
@@ -223,6 +235,7 @@ class ObjectClient(ABC):
             OtherObjectError: The answer is of another version than `planned`.
             NoRangesError: The server sends whole objects only.
         """
+        # The buffer outlives a failed request, and keeps the bytes that came.
         buffer = objects.RangeBuffer(start, size)
         await self.ask(
             url, lambda: self._fetch(url, buffer, planned), lambda: buffer.got
@@ -232,8 +245,9 @@ class ObjectClient(ABC):
     async def download(
         self, url: Url, planned: objects.RemoteObject | None, target: ByteTarget
     ) -> None:
-        """Write a whole object to `target` in one request; after a failure from the
-        beginning.
+        """Write a whole object to `target` in one request.
+
+        After a failure it is sent again from the beginning.
 
         Args:
             url: URL of the object.
@@ -248,9 +262,7 @@ class ObjectClient(ABC):
         await self.ask(url, request)
 
     def pins(self, token: str) -> bool:
-        """Return whether each answer to :meth:`fetch` is checked to be of the
-        version with this token.
-        """
+        """Return whether each answer to :meth:`fetch` has the version of this token."""
         return token.startswith(self.pinned)
 
     async def ask(
@@ -262,8 +274,7 @@ class ObjectClient(ABC):
         done: str = "read",
         extra_seconds: float = 0.0,
     ) -> _T:
-        """Return the result of a request, sending it again while its failures are
-        passing ones.
+        """Return the result of a request, sending it again after passing failures.
 
         Args:
             url: URL of the object, for messages.
@@ -280,6 +291,7 @@ class ObjectClient(ABC):
         trouble = Trouble(patience() + extra_seconds, reached=self.reached)
         while True:
             bytes_before = progress()
+            # Errors of ours are final: repeating the request would not change them.
             try:
                 return await request()
             except (
@@ -296,9 +308,8 @@ class ObjectClient(ABC):
                     ) from None
                 # A server that is too slow makes progress, and would otherwise be tried
                 # again for ever.
-                has_progressed = progress() > bytes_before and not isinstance(
-                    error, SlowServerError
-                )
+                is_slow = isinstance(error, SlowServerError)
+                has_progressed = progress() > bytes_before and not is_slow
                 if not await trouble.wait(error, progressed=has_progressed):
                     raise refusal(
                         url, error, trouble.tries, done, self.failures, self.credentials
@@ -322,9 +333,7 @@ class ObjectClient(ABC):
     async def _fetch(
         self, url: Url, buffer: objects.RangeBuffer, planned: objects.RemoteObject
     ) -> None:
-        """Request the missing rest of `buffer`, and fill it as far as the answer
-        goes.
-        """
+        """Request the missing rest of `buffer`, and fill it from the answer."""
 
     @abstractmethod
     async def _download(

@@ -1,5 +1,6 @@
-"""The difference of two versions, by their manifests alone. The first is called `a`,
-the second `b`.
+"""Difference of two versions, from their manifests alone.
+
+The first version is called `a`, the second `b`.
 """
 
 from __future__ import annotations
@@ -33,12 +34,14 @@ KINSHIPS: Final[tuple[Kinship, ...]] = (
 )
 """Kinships of two files, from alike to unlike."""
 
+# Columns of ids have this name, or end with it (`chosen_input_ids`).
 _IDS: Final = "input_ids"
 _MISSING: Final = object()
 """Stands for the value of a key that an object does not have."""
 _OWN: Final = (CARD, CONFIG, LEDGER)
-"""Files that hold the name, the number or the time of a build: they differ between
-any two versions.
+"""Files that hold the name, the number or the time of a build.
+
+They differ between any two versions.
 """
 
 
@@ -96,7 +99,7 @@ class InputPair:
 
     @property
     def change(self) -> Literal["added", "removed", "changed"]:
-        """What happened to the file from `a` to `b`."""
+        """Change of the file from `a` to `b`, as the JSON form names it."""
         if self.a is None:
             return "added"
         if self.b is None:
@@ -160,6 +163,8 @@ class FilePair:
         }
 
 
+# Fields of a shard in the JSON form. Logical hashes are long and left out; `columns`
+# names those that differ.
 _SHARD: Final = ("path", "unit", "bytes", "rows", "tokens", "sha256")
 
 
@@ -172,6 +177,9 @@ def _selected(
     return {name: getattr(entry, name) for name in names}
 
 
+# Members of `Difference` by their type: lists of changes, lists of counts, and all
+# parts in the order in which a report shows them. `figures` covers both lists of
+# counts.
 _CHANGES: Final = (
     "identity",
     "config",
@@ -188,8 +196,9 @@ _PARTS: Final = (*_CHANGES[:3], "inputs", "files", "others", "figures", *_CHANGE
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """The difference of two versions. Equal values are left out, except counts and
-    files.
+    """Difference of two versions.
+
+    Equal values are left out, except counts and files.
 
     Attributes:
         a: Reference of the first version, such as ``code@v1``.
@@ -229,16 +238,19 @@ class Difference:
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """Names of the parts that differ; empty if one version could replace the
-        other.
+        """Names of the parts that differ.
+
+        They are empty if one version could replace the other.
         """
-        differences: dict[str, Any] = {
-            name: getattr(self, name) for name in _PARTS if name != "figures"
-        }
+        differences: dict[str, Any] = {}
+        for part_name in _PARTS:
+            if part_name != "figures":
+                differences[part_name] = getattr(self, part_name)
+        # Shards and counts are listed even if they are equal: only those that differ
+        # make a difference.
         differences["files"] = [pair for pair in self.files if not pair.same]
-        differences["figures"] = [
-            count for count in (*self.totals, *self.account) if count.more
-        ]
+        counts = (*self.totals, *self.account)
+        differences["figures"] = [count for count in counts if count.more]
         return tuple(name for name in _PARTS if differences[name])
 
     @property
@@ -252,15 +264,19 @@ class Difference:
         return _by_kinship(pair.kinship for pair in self.files)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the JSON-able form; of shards that are the same only their number."""
+        """Return the JSON-able form; shards that are the same are only counted."""
         changes_json: dict[str, Any] = {}
-        for name in _CHANGES:
-            changes_json[name] = [asdict(change) for change in getattr(self, name)]
-        counts_json: dict[str, Any] = {}
-        for name in _COUNTS:
-            counts_json[name] = [
-                asdict(count) | {"more": count.more} for count in getattr(self, name)
+        for part_name in _CHANGES:
+            changes_json[part_name] = [
+                asdict(change) for change in getattr(self, part_name)
             ]
+        counts_json: dict[str, Any] = {}
+        for part_name in _COUNTS:
+            counts_json[part_name] = [
+                asdict(count) | {"more": count.more}
+                for count in getattr(self, part_name)
+            ]
+        # The order of the keys is that of the report.
         return {
             "a": self.a,
             "b": self.b,
@@ -327,20 +343,27 @@ def _manifest_at(
 ) -> Manifest:
     """Read the manifest of a version by its reference."""
     if store is None:
-        place, name = parted(os.fspath(where))
+        # The address of the version begins with that of its store.
+        store_address, reference = parted(os.fspath(where))
     else:
-        place = os.fspath(store)
-        name = os.fspath(where)
-    return Catalog(open_read_store(place, storage_options=storage_options)).manifest_of(
-        name
-    )
+        store_address = os.fspath(store)
+        reference = os.fspath(where)
+    read_store = open_read_store(store_address, storage_options=storage_options)
+    return Catalog(read_store).manifest_of(reference)
 
 
 def compare(a: Manifest, b: Manifest) -> Difference:
     """Compare two versions by their manifests."""
+    # Values that several parts of the result need.
     inputs = _input_pairs(a, b)
+    changed_inputs_b = sum(pair.b is not None for pair in inputs)
     pairs = match_shards(a.files, b.files)
     totals_b = asdict(b.totals)
+    totals: list[Count] = []
+    for count_name, total_a in asdict(a.totals).items():
+        totals.append(Count(count_name, total_a, totals_b[count_name]))
+    # Versions that are not mixed have no such record: every value of the other one is
+    # a change then.
     mixture_a = {} if a.mixture is None else a.mixture.to_json()
     mixture_b = {} if b.mixture is None else b.mixture.to_json()
     return Difference(
@@ -350,14 +373,11 @@ def compare(a: Manifest, b: Manifest) -> Difference:
         config=changes(a.config, b.config),
         tokenizer=changes(a.tokenizer, b.tokenizer),
         inputs=tuple(inputs),
-        inputs_same=len(b.inputs) - sum(pair.b is not None for pair in inputs),
+        inputs_same=len(b.inputs) - changed_inputs_b,
         files=pairs,
         units=unit_kinships(pairs),
         others=changes(_other_files(a), _other_files(b)),
-        totals=tuple(
-            Count(name, value, totals_b[name])
-            for name, value in asdict(a.totals).items()
-        ),
+        totals=tuple(totals),
         account=tuple(_account_counts(a.account, b.account)),
         mixture=changes(mixture_a, mixture_b),
         parents=changes(_parents(a), _parents(b)),
@@ -367,34 +387,38 @@ def compare(a: Manifest, b: Manifest) -> Difference:
 
 def _input_pairs(a: Manifest, b: Manifest) -> list[InputPair]:
     """Return the input files that differ, by source and path."""
+    # A file is known by its source and path. Its token says whether its bytes are the
+    # same.
     entries_a = {(entry.source, entry.path): entry for entry in a.inputs}
     entries_b = {(entry.source, entry.path): entry for entry in b.inputs}
     pairs: list[InputPair] = []
-    for key in sorted(entries_a.keys() | entries_b.keys()):
-        before = entries_a.get(key)
-        after = entries_b.get(key)
-        if (
-            before is None
-            or after is None
-            or (before.size, before.token) != (after.size, after.token)
-        ):
-            pairs.append(InputPair(before, after))
+    for source_and_path in sorted(entries_a.keys() | entries_b.keys()):
+        before = entries_a.get(source_and_path)
+        after = entries_b.get(source_and_path)
+        if before is not None and after is not None:
+            is_same_size = before.size == after.size
+            if is_same_size and before.token == after.token:
+                continue
+        pairs.append(InputPair(before, after))
     return pairs
 
 
 def _account_counts(a: Account, b: Account) -> Iterator[Count]:
-    """Yield the counts of two audits that are not 0 in both, in the order of the
-    fields, reasons by name.
+    """Yield the counts of two audits that are not 0 in both.
+
+    The order is that of the fields of an audit, and reasons are sorted by name.
     """
     figures_a = _figures(a)
     figures_b = _figures(b)
     field_order = [field.name for field in fields(Account)]
 
-    def sort_key(name: str) -> tuple[int, str]:
-        return field_order.index(name.partition(".")[0]), name
+    def sort_key(count_name: str) -> tuple[int, str]:
+        return field_order.index(count_name.partition(".")[0]), count_name
 
-    for name in sorted(figures_a.keys() | figures_b.keys(), key=sort_key):
-        count = Count(name, figures_a.get(name, 0), figures_b.get(name, 0))
+    for count_name in sorted(figures_a.keys() | figures_b.keys(), key=sort_key):
+        count = Count(
+            count_name, figures_a.get(count_name, 0), figures_b.get(count_name, 0)
+        )
         if count.a or count.b:
             yield count
 
@@ -402,20 +426,17 @@ def _account_counts(a: Account, b: Account) -> Iterator[Count]:
 def _figures(account: Account) -> dict[str, int]:
     """Return the counts of an audit by name; those by reason as ``filtered.empty``."""
     figures: dict[str, int] = {}
-    for name, value in account.to_json().items():
-        if isinstance(value, int):
-            figures[name] = value
-        else:
-            figures.update(
-                {f"{name}.{reason}": count for reason, count in value.items()}
-            )
+    for field_name, count in account.to_json().items():
+        if isinstance(count, int):
+            figures[field_name] = count
+            continue
+        for reason, reason_count in count.items():
+            figures[f"{field_name}.{reason}"] = reason_count
     return figures
 
 
 def changes(a: object, b: object) -> tuple[Change, ...]:
-    """Return the changes between two JSON values, by dotted keys in the order of
-    their names.
-    """
+    """Return the changes between two JSON values, by dotted keys in sorted order."""
     return tuple(changes_between("", a, b))
 
 
@@ -425,15 +446,18 @@ def changes_between(key: str, a: object, b: object) -> Iterator[Change]:
     Objects are compared key by key, and lists of objects of equal length element by
     element. Everything else is one value.
     """
+    # Values of the same shape are compared member by member, so that a change is named
+    # by the deepest key that differs.
     children = _comparable_children(a, b)
     if children is not None:
         children_a, children_b = children
         separator = "." if key and isinstance(a, Mapping) else ""
-        for name in sorted(children_a.keys() | children_b.keys()):
-            child_a = children_a.get(name, _MISSING)
-            child_b = children_b.get(name, _MISSING)
-            yield from changes_between(f"{key}{separator}{name}", child_a, child_b)
+        for child_key in sorted(children_a.keys() | children_b.keys()):
+            child_a = children_a.get(child_key, _MISSING)
+            child_b = children_b.get(child_key, _MISSING)
+            yield from changes_between(f"{key}{separator}{child_key}", child_a, child_b)
         return
+    # Everything else is one value.
     if a is _MISSING:
         yield Change(key, None, b, "b")
     elif b is _MISSING:
@@ -445,8 +469,9 @@ def changes_between(key: str, a: object, b: object) -> Iterator[Change]:
 def _comparable_children(
     a: object, b: object
 ) -> tuple[Mapping[str, object], Mapping[str, object]] | None:
-    """Return the members of two objects, or the elements of two lists of equal
-    length; None for other values.
+    """Return the members of two JSON values of the same shape; None for other values.
+
+    Two objects are of the same shape, and so are two lists of equal length.
     """
     children_a = _children(a)
     children_b = _children(b)
@@ -459,13 +484,15 @@ def _comparable_children(
 
 
 def _children(value: object) -> Mapping[str, object] | None:
-    """Return the members of an object, or the elements of a list of objects; None
-    for any other value.
+    """Return the members of an object, or the elements of a list of objects by index.
+
+    The result is None for any other value.
     """
     if isinstance(value, Mapping):
         return cast("Mapping[str, object]", value)
     if isinstance(value, list):
         elements = cast("list[Any]", value)
+        # A list of numbers or texts is one value: its elements have no keys to compare.
         if any(isinstance(element, dict) for element in elements):
             return {f"[{index}]": element for index, element in enumerate(elements)}
     return None
@@ -482,9 +509,7 @@ def _identity(manifest: Manifest) -> dict[str, Any]:
 
 
 def _other_files(manifest: Manifest) -> dict[str, Any]:
-    """Return path -> sha256 of the files that are not shards and no record of the
-    build itself.
-    """
+    """Return path -> sha256 of the files that are neither shards nor build records."""
     hashes: dict[str, Any] = {}
     for path, entry in manifest.other_files.items():
         if path.partition("/")[0] not in _OWN:
@@ -503,8 +528,9 @@ def _parents(manifest: Manifest) -> dict[str, Any]:
 def match_shards(
     a: Iterable[ShardEntry], b: Iterable[ShardEntry]
 ) -> tuple[FilePair, ...]:
-    """Pair the shards of two versions, each once, in the order of `a`, then those of
-    `b` alone.
+    """Pair the shards of two versions, each once.
+
+    The pairs are in the order of `a`, followed by the shards that only `b` has.
 
     An input file that was added may move all later units by one, so names are not
     enough. The rounds of ``_ROUNDS`` go from the strictest match to the loosest: the
@@ -512,6 +538,7 @@ def match_shards(
     alone. A shard that is paired in one round takes no part in the next.
     """
     shards_a = list(a)
+    # Each round pairs shards by its key, and leaves the others to the next one.
     unpaired_a = list(shards_a)
     unpaired_b = list(b)
     pairs: dict[str, FilePair] = {}
@@ -532,6 +559,7 @@ def match_shards(
                 )
         unpaired_a = [shard for shard in unpaired_a if shard.path not in pairs]
         unpaired_b = [shard for shard in unpaired_b if shard.path not in paired_b]
+    # Shards that no round paired exist in one version only.
     for shard in unpaired_a:
         pairs[shard.path] = FilePair("only_a", shard, None)
     only_b = [FilePair("only_b", None, shard) for shard in unpaired_b]
@@ -544,9 +572,11 @@ def _unlike_columns(
     """Return the columns of a pair whose logical hashes differ, by name."""
     if kinship == "same_bytes":
         return ()
-    names = sorted(shard.logical.keys() | other.logical.keys())
+    column_names = sorted(shard.logical.keys() | other.logical.keys())
     return tuple(
-        name for name in names if shard.logical.get(name) != other.logical.get(name)
+        name
+        for name in column_names
+        if shard.logical.get(name) != other.logical.get(name)
     )
 
 
@@ -557,6 +587,8 @@ def _id_hashes(shard: ShardEntry) -> tuple[tuple[str, str], ...]:
     )
 
 
+# The key of the fourth round has the split and no path: a shard is found again although
+# the units before it moved.
 _ROUNDS: Final[tuple[tuple[Callable[[ShardEntry], Hashable], Kinship], ...]] = (
     (lambda shard: (shard.path, shard.sha256), "same_bytes"),
     (lambda shard: (shard.path, shard.rows, _id_hashes(shard)), "same_tokens"),
@@ -570,11 +602,14 @@ kinship of those that do.
 
 
 def unit_kinships(pairs: Iterable[FilePair]) -> dict[Kinship, int]:
-    """Return the number of units by kinship; a unit has the kinship of its least alike
-    file.
+    """Return the number of units by kinship.
+
+    A unit has the kinship of its least alike file.
 
     Units are those of `b`, and those of `a` whose number `b` does not have.
     """
+    # Kinships are ordered from alike to unlike, so that the largest index of a unit's
+    # files is that of the least alike one.
     ranks_a: dict[int, int] = {}
     ranks_b: dict[int, int] = {}
     for pair in pairs:
@@ -583,5 +618,6 @@ def unit_kinships(pairs: Iterable[FilePair]) -> dict[Kinship, int]:
             ranks_b[pair.b.unit] = max(ranks_b.get(pair.b.unit, 0), rank)
         elif pair.a is not None:
             ranks_a[pair.a.unit] = max(ranks_a.get(pair.a.unit, 0), rank)
+    # Of a number that both versions have, the unit of `b` counts.
     ranks = {**ranks_a, **ranks_b}
     return _by_kinship(KINSHIPS[rank] for rank in ranks.values())

@@ -1,5 +1,7 @@
-"""Whole objects of remote storages: into memory, to a target piece by piece, or to a
-nameless file on the disk.
+"""Whole objects of remote storages.
+
+They are read into memory, to a target piece by piece, or to a nameless file on the
+disk.
 """
 
 from __future__ import annotations
@@ -46,6 +48,8 @@ def read_version(
         failures.failed: The object cannot be read, or is replaced all the time.
     """
     for _ in range(_TRIES):
+        # The version is known first, and every request names it: the bytes are then of
+        # one version.
         planned = on_loop(client.stat(url))
         try:
             if planned.size <= _PIECE:
@@ -64,7 +68,7 @@ def read_version(
 def fetch_whole(
     client: ObjectClient, url: Url, planned: objects.RemoteObject, target: ByteTarget
 ) -> None:
-    """Write a whole object to `target` in order, with several ranges under way at once.
+    """Write a whole object to `target`, in order, with several ranges under way.
 
     `target.write` is called in this thread. A server without ranges sends the object in
     one answer, and `target.write` is called in another thread.
@@ -73,11 +77,17 @@ def fetch_whole(
         OtherObjectError: The object has another version than `planned`.
     """
     under_way: deque[Future[bytearray]] = deque()
+    # Ranges are requested ahead. The oldest one is written when the queue is full, so
+    # that memory is bounded and the order is kept.
     target.restart()
     try:
-        for start in range(0, planned.size, _PIECE):
-            piece = client.fetch(url, planned, start, min(_PIECE, planned.size - start))
-            under_way.append(asyncio.run_coroutine_threadsafe(piece, get_loop()))
+        for range_start in range(0, planned.size, _PIECE):
+            range_request = client.fetch(
+                url, planned, range_start, min(_PIECE, planned.size - range_start)
+            )
+            under_way.append(
+                asyncio.run_coroutine_threadsafe(range_request, get_loop())
+            )
             if len(under_way) == _UNDER_WAY:
                 target.write(under_way.popleft().result())
         while under_way:
@@ -85,13 +95,13 @@ def fetch_whole(
     except objects.NoRangesError:
         on_loop(client.download(url, planned, target))
     finally:
+        # After a failure nobody waits for the other ranges.
         for pending in under_way:
             pending.cancel()
 
 
 def spooled(client: ObjectClient, url: Url, planned: objects.RemoteObject) -> BinaryIO:
-    """Download an object of a server without ranges to a nameless file on the local
-    disk.
+    """Download an object of a server without ranges to a nameless file of this machine.
 
     Returns:
         The open file; the caller closes it.
@@ -100,12 +110,13 @@ def spooled(client: ObjectClient, url: Url, planned: objects.RemoteObject) -> Bi
         failures.failed: The disk has no room for it, or the object cannot be read.
         OtherObjectError: The object has another version than `planned`.
     """
+    # The size is checked before: a disk that fills up would hurt other processes.
     folder = tempfile.gettempdir()
-    free = shutil.disk_usage(folder).free
-    if planned.size > free:
+    free_bytes = shutil.disk_usage(folder).free
+    if planned.size > free_bytes:
         raise client.failures.failed(
-            f"{url}: the server sends only whole files, and {folder} has {free} bytes free for the {planned.size} of "
-            "this one. Set TMPDIR to a larger disk.",
+            f"{url}: the server sends only whole files, and {folder} has {free_bytes} bytes free for the "
+            f"{planned.size} of this one. Set TMPDIR to a larger disk.",
             url=str(url),
         )
     spool = tempfile.TemporaryFile()  # noqa: SIM115 - the caller closes it
@@ -123,15 +134,17 @@ class MemoryTarget:
     """A target that keeps the bytes in memory."""
 
     def __init__(self, check: Callable[[int], None] = lambda size: None) -> None:
-        """`check`: function of the number of bytes so far; an error that it raises
-        ends the request.
+        """
+        Args:
+            check: Function of the number of bytes so far; an error that it raises ends
+                the request.
         """
         self._data = bytearray()
         self._check = check
 
     @property
     def data(self) -> bytes:
-        """The bytes since the last restart."""
+        """Bytes since the last restart."""
         return bytes(self._data)
 
     def restart(self) -> None:

@@ -1,5 +1,6 @@
-"""The rows that the order of a mixture draws of each source, and the audit that
-compares them with what was counted.
+"""Rows that the order of a mixture draws of each source, and their audit.
+
+The audit compares the rows with the counts of the version.
 
 A mixed version is committed, and found whole, only if its counts are those that its
 order draws.
@@ -56,7 +57,9 @@ def schedule_of(spec: MixtureSpec) -> WeightScheduler:
     """Return the weights of a mixture over its steps, in the order of its sources."""
     points: list[dict[str, Any]] = []
     for point in spec.order.points:
-        weights = {name: point.weights[name] for name in spec.lengths}
+        weights = {
+            source_name: point.weights[source_name] for source_name in spec.lengths
+        }
         points.append({"step": point.step, "weights": weights})
     return WeightScheduler(points, spec.order.interpolation)
 
@@ -87,7 +90,7 @@ def open_mixture(spec: MixtureSpec, *, to_end: bool = False) -> SourceMixture:
 
 
 def outcomes(mixture: SourceMixture, spec: MixtureSpec) -> dict[str, SourceDraw]:
-    """Return the rows that a mixture of a known length draws of each source, by name.
+    """Return the rows that a mixture of known length draws of each source, by name.
 
     Args:
         mixture: The mixture of `spec`, from :func:`open_mixture`.
@@ -97,21 +100,28 @@ def outcomes(mixture: SourceMixture, spec: MixtureSpec) -> dict[str, SourceDraw]
     total_rows = mixture.rows or 0
     lanes = mixture.layout.lanes
     # Rows drawn by each lane of each source, int64[lanes, sources].
+    # The order is a closed form: the rows before a position are known without the rows.
     places = mixture.layout.places_before(total_rows)
     drawn_by_lane = np.stack(
-        [mixture.drawn(lane, int(place)) for lane, place in enumerate(places)]
+        [
+            mixture.drawn(lane_number, int(place))
+            for lane_number, place in enumerate(places)
+        ]
     )
-    asked_rows = counts_of(mixture.scheduler, step_rows=order.step_rows).shares(
-        total_rows
-    )
+    # Rows that the weights request of each source, over the whole stream.
+    counts = counts_of(mixture.scheduler, step_rows=order.step_rows)
+    asked_rows = counts.shares(total_rows)
 
     draws: dict[str, SourceDraw] = {}
-    for number, name in enumerate(mixture.names):
-        stored_rows = spec.lengths[name]
-        used_rows = np.diff(lane_bounds(order.kept.get(name, stored_rows), lanes))
-        drawn_rows = drawn_by_lane[:, number]
-        row_share = float(asked_rows[number] / total_rows) if total_rows else 0.0
-        draws[name] = _source_draw(
+    # A source may use fewer rows than it has; each lane uses its part of them.
+    for source_number, source_name in enumerate(mixture.names):
+        stored_rows = spec.lengths[source_name]
+        used_rows = np.diff(
+            lane_bounds(order.kept.get(source_name, stored_rows), lanes)
+        )
+        drawn_rows = drawn_by_lane[:, source_number]
+        row_share = float(asked_rows[source_number] / total_rows) if total_rows else 0.0
+        draws[source_name] = _source_draw(
             stored_rows, used_rows.tolist(), drawn_rows.tolist(), row_share
         )
     return draws
@@ -128,15 +138,18 @@ def _source_draw(
         drawn_rows: Rows of the source that each lane delivered.
         asked: Share of all rows that the weights request.
     """
+    # Each lane on its own: its full epochs, the epochs that it has begun, and the rows
+    # that its first epoch has not reached.
     full_epochs: list[int] = []
     begun_epochs: list[int] = []
     left_out = stored_rows - sum(used_rows)
     unread = left_out
-    for used, drawn in zip(used_rows, drawn_rows, strict=True):
-        if used:
-            full_epochs.append(drawn // used)
-            begun_epochs.append(-(-drawn // used))
-            unread += max(0, used - drawn)
+    for used_in_lane, drawn_in_lane in zip(used_rows, drawn_rows, strict=True):
+        if used_in_lane:
+            full_epochs.append(drawn_in_lane // used_in_lane)
+            begun_epochs.append(-(-drawn_in_lane // used_in_lane))
+            unread += max(0, used_in_lane - drawn_in_lane)
+    # Rows that no lane uses are never drawn.
     if left_out:
         full_epochs.append(0)
     return SourceDraw(
@@ -151,23 +164,29 @@ def _source_draw(
 def token_shares(
     row_shares: Mapping[str, float], rows: Mapping[str, int], tokens: Mapping[str, int]
 ) -> dict[str, float]:
-    """Convert shares of rows to shares of tokens, by the mean tokens per row of each
-    source.
+    """Convert shares of rows to shares of tokens.
+
+    The shares are weighted by the mean tokens per row of each source.
 
     Args:
         row_shares: Share of the rows by source.
         rows: Rows of each source.
         tokens: Tokens of each source.
     """
+    # Fractions are exact, so that every machine gets the same shares.
     weights: dict[str, Fraction] = {}
-    for name, row_share in row_shares.items():
-        weights[name] = Fraction(0)
-        if rows[name]:
-            weights[name] = Fraction(row_share) * tokens[name] / rows[name]
+    for source_name, row_share in row_shares.items():
+        weights[source_name] = Fraction(0)
+        if rows[source_name]:
+            weights[source_name] = (
+                Fraction(row_share) * tokens[source_name] / rows[source_name]
+            )
     total = sum(weights.values())
     if not total:
         return dict.fromkeys(weights, 0.0)
-    return {name: float(weight / total) for name, weight in weights.items()}
+    return {
+        source_name: float(weight / total) for source_name, weight in weights.items()
+    }
 
 
 def check_mixture(
@@ -220,6 +239,8 @@ def check_mixture(
     )
     require_equal("the mixture", equations, where)
 
+    # The values of the record are those of the file: they may describe no mixture at
+    # all.
     # Each source against the order.
     try:
         draws = outcomes(open_mixture(record.spec), record.spec)
@@ -227,22 +248,23 @@ def check_mixture(
         require_equal("the mixture", [("a valid order", str(error), "none")], where)
         raise
     packed_here = record.level == "documents" and packed
-    for name, source in sources.items():
+    # Documents that were packed after they were drawn got EOS, which the parent lacks.
+    for source_name, source in sources.items():
         equations = _source_equations(
-            source, draws[name], accounts[name], packed_here=packed_here
+            source, draws[source_name], accounts[source_name], packed_here=packed_here
         )
-        require_equal(f"source {name!r} of the mixture", equations, where)
+        require_equal(f"source {source_name!r} of the mixture", equations, where)
 
     # Shares, which follow from the sums over all sources.
     asked_tokens = _asked_tokens(record, draws)
-    for name, source in sources.items():
+    for source_name, source in sources.items():
         achieved_rows = share(source.drawn_rows, total_rows)
         achieved_tokens = share(source.drawn_tokens, total_tokens)
         equations = (
             (
                 "asked_tokens = asked, by tokens",
                 source.asked_tokens,
-                asked_tokens[name],
+                asked_tokens[source_name],
             ),
             ("achieved_rows = share of rows", source.achieved_rows, achieved_rows),
             (
@@ -251,14 +273,15 @@ def check_mixture(
                 achieved_tokens,
             ),
         )
-        require_equal(f"source {name!r} of the mixture", equations, where)
+        require_equal(f"source {source_name!r} of the mixture", equations, where)
 
 
 def _source_equations(
     source: MixedSource, draw: SourceDraw, account: Account, *, packed_here: bool
 ) -> tuple[tuple[str, object, object], ...]:
-    """Return the equations between one source of a mixture, its order and its audit,
-    each with both sides.
+    """Return the equations between one source, its order and its audit.
+
+    Each equation has its name and both sides.
     """
     ids = drawn_ids(account, packed_here=packed_here)
     # Rows differ in length: whole epochs bound the tokens from both sides.
@@ -280,8 +303,9 @@ def _source_equations(
 def _asked_tokens(
     record: MixtureRecord, draws: Mapping[str, SourceDraw]
 ) -> Mapping[str, float | None]:
-    """Return the share of tokens that the weights request of each source; None where
-    weights are per row.
+    """Return the share of tokens that the weights request of each source.
+
+    It is None where weights are per row.
     """
     if record.weights_by != "tokens":
         return dict.fromkeys(record.sources)
@@ -293,8 +317,9 @@ def _asked_tokens(
 
 
 def share(part: int, total: int) -> float:
-    """Return part / total, rounded once, so that every machine gets the same; 0 if
-    `total` is 0.
+    """Return part / total, rounded once, so that every machine gets the same.
+
+    It is 0 if `total` is 0.
     """
     if not total:
         return 0.0
@@ -302,9 +327,7 @@ def share(part: int, total: int) -> float:
 
 
 def settings_of(record: MixtureRecord) -> dict[str, Any]:
-    """Return the value of the key ``mix`` in the configuration of a version with
-    this mixture.
-    """
+    """Return the value of the key ``mix`` in the configuration of a mixed version."""
     return {
         "level": record.level,
         "weights_by": record.weights_by,
@@ -322,6 +345,8 @@ def drawn_ids(account: Account, *, packed_here: bool) -> int:
         packed_here: Documents were packed after they were drawn. Each one that did not
             end in EOS got an EOS then, which the parent does not have.
     """
+    # The audit counts the EOS that packing added. The parent has them only where a
+    # document ended in EOS already.
     added_eos = 0
     if packed_here:
         added_eos = account.documents - account.eos_existing

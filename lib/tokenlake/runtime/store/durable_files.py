@@ -27,8 +27,9 @@ PUBLISH = "publish"
 
 @final
 class os_errors:  # noqa: N801 - it stands where contextlib's functions stand, at a fifth of their time
-    """Turn OSError into StoreError, or NotFoundError for a missing file, with the
-    key and a hint.
+    """Turn OSError into StoreError, or NotFoundError for a missing file.
+
+    The error has the key and a hint.
     """
 
     __slots__ = ("_action", "_key")
@@ -46,6 +47,8 @@ class os_errors:  # noqa: N801 - it stands where contextlib's functions stand, a
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        # A file that vanishes while it is published was removed by gc: no object is
+        # missing.
         if isinstance(error, FileNotFoundError) and self._action == PUBLISH:
             raise StoreError(
                 f"cannot publish {self._key}: the file was removed while it was written ({error.filename}). `gc` "
@@ -65,39 +68,40 @@ class os_errors:  # noqa: N801 - it stands where contextlib's functions stand, a
 
 
 def open_regular(path: Path) -> io.BufferedReader:
-    """Open a regular file for reading; a symlink, folder, pipe or device is a
-    StoreError.
+    """Open a regular file for reading.
+
+    A symlink, folder, pipe or device is a StoreError.
     """
     return os.fdopen(_opened(path)[0], "rb")
 
 
 def _opened(path: Path) -> tuple[int, int]:
-    """Return the descriptor of a regular file, open for reading, and its size in
-    bytes.
-    """
+    """Return the descriptor of a regular file, open for reading, and its bytes."""
     # O_NONBLOCK: opening a pipe that nobody writes would wait for ever.
     descriptor = os.open(
         path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     )
-    status = os.fstat(descriptor)
-    if not stat.S_ISREG(status.st_mode):
+    file_status = os.fstat(descriptor)
+    if not stat.S_ISREG(file_status.st_mode):
         os.close(descriptor)
         raise StoreError(
             f"{path} is not a regular file; a store contains only regular files"
         )
-    return descriptor, status.st_size
+    return descriptor, file_status.st_size
 
 
 def hash_regular(path: Path) -> str:
     """Return the sha256 (hex) of a regular file, read in pieces."""
-    descriptor, size = _opened(path)
+    descriptor, file_bytes = _opened(path)
     try:
         # hashlib.file_digest clears a quarter of a megabyte for every file; most files
         # are smaller than one page of it.
         content_hash = hashlib.sha256()
-        piece_size = min(size, _PIECE) + 1
-        while piece := os.read(descriptor, piece_size):
-            content_hash.update(piece)
+        # One byte more than the file has: the read that finds the end is the first one
+        # for most files.
+        chunk_bytes = min(file_bytes, _PIECE) + 1
+        while chunk := os.read(descriptor, chunk_bytes):
+            content_hash.update(chunk)
         return content_hash.hexdigest()
     finally:
         os.close(descriptor)
@@ -117,9 +121,12 @@ def fsync_directory(path: Path) -> None:
 
 
 def made_final(temp: Path) -> str:
-    """Make a written file durable and read-only; return the sha256 (hex) of its
-    content, read back.
+    """Make a written file durable and read-only.
+
+    The result is the sha256 (hex) of its content, read back.
     """
+    # Committed bytes must not be changed by accident, so that the file loses its write
+    # permission.
     descriptor = os.open(temp, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         os.fchmod(descriptor, 0o444)
@@ -131,7 +138,7 @@ def made_final(temp: Path) -> str:
 
 
 def write_new(path: Path, data: bytes) -> None:
-    """Create a file of `data` that only its owner may read yet.
+    """Create a file of some bytes that only its owner may read yet.
 
     Raises:
         FileExistsError, FileNotFoundError: The file exists, or its folder does not.
@@ -143,6 +150,7 @@ def write_new(path: Path, data: bytes) -> None:
     try:
         write_all(descriptor, memoryview(data), str(path))
     except BaseException:
+        # Also after Ctrl-C: half a file must not stay.
         remove_temp(path)
         raise
     finally:
@@ -150,8 +158,10 @@ def write_new(path: Path, data: bytes) -> None:
 
 
 def remove_temp(temp: Path) -> None:
-    """Remove a temporary name. If the disk refuses, the published object stands, and
-    a later sweep removes the name.
+    """Remove a temporary name.
+
+    If the disk refuses, the published object stands, and a later sweep removes the
+    name.
     """
     with contextlib.suppress(OSError):
         temp.unlink()

@@ -1,5 +1,4 @@
-"""Failures of requests to remote storages: their meaning, and the errors that people
-see.
+"""Failures of requests to remote storages: their meaning, and the errors for people.
 
 A failure comes from another library (aiohttp, botocore, requests, a file system of
 fsspec). :func:`verdict` classifies it by its HTTP status, its error code or its class;
@@ -16,17 +15,22 @@ from tokenlake.base.secrets import scrub
 from tokenlake.errors import NotFoundError, StoreError, TokenlakeError
 
 SECONDS_VARIABLE: Final = "TOKENLAKE_RETRY_SECONDS"
-"""Environment variable: seconds without any progress after which a request is given
-up; 120 by default.
+"""Environment variable: seconds without progress after which a request is given up.
+
+The default is 120.
 """
 
 Verdict = Literal[
     "transient", "unreachable", "missing", "denied", "changed", "permanent"
 ]
-"""Meaning of a failure: ``transient`` and ``unreachable`` ones are worth another try,
-``changed`` means that the storage has another version of the object.
+"""Meaning of a failure.
+
+``transient`` and ``unreachable`` ones are worth another try; ``changed`` means that the
+storage has another version of the object.
 """
 
+# Statuses of overload and of faults on the way, those of proxies included (509, 520 to
+# 529, 598, 599).
 _TRANSIENT_STATUS: Final = frozenset(
     {408, 425, 429, 500, 502, 503, 504, 509, 520, 521, 522, 523, 524, 529, 598, 599}
 )
@@ -39,8 +43,9 @@ _VERDICTS: Final[dict[int, Verdict]] = {
 }
 
 
-def _names(text: str) -> frozenset[str]:
-    return frozenset(text.split())
+def _names(words: str) -> frozenset[str]:
+    """Return the words of a text, for tables of many names."""
+    return frozenset(words.split())
 
 
 # S3 rejects one of two writes at once with ConditionalRequestConflict; a damaged body
@@ -77,7 +82,7 @@ _MOST_TEXT: Final = 500  # characters of a failure in a message
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failures:
-    """The error classes of one use of remote storages: inputs, or stores.
+    """Error classes of one use of remote storages: inputs, or stores.
 
     Attributes:
         option: Option that holds the URL, for messages about the URL itself.
@@ -102,29 +107,32 @@ OF_STORES: Final = Failures(
 
 def verdict(error: BaseException) -> Verdict:
     """Classify a failure of another library."""
+    # A status says most. A library may have wrapped the error that has it.
     for cause in _chain(error):
         status_verdict = _verdict_of_status(cause)
         if status_verdict is not None:
             return status_verdict
+    # Without a status, the class of the error or a base of it decides.
     for cause in _chain(error):
         class_names = {base.__name__ for base in type(cause).__mro__}
-        for kind, known_names in _CLASSES.items():
+        for class_verdict, known_names in _CLASSES.items():
             if class_names & known_names:
-                return kind
+                return class_verdict
     return "permanent"
 
 
 def told(error: BaseException) -> str:
     """Return a failure as one line for a message of ours, without secrets."""
+    # The error with the status has the message of the storage.
     deepest = error
     for cause in _chain(error):
         if _verdict_of_status(cause) is not None:
             deepest = cause
             break
     # Scrub before cutting: a part of a secret would not be recognized.
-    text = scrub(" ".join(str(deepest).split()))[:_MOST_TEXT]
+    message = scrub(" ".join(str(deepest).split()))[:_MOST_TEXT]
     class_name = type(deepest).__name__
-    return f"{class_name}: {text}" if text else class_name
+    return f"{class_name}: {message}" if message else class_name
 
 
 def refusal(
@@ -146,19 +154,22 @@ def refusal(
         credentials: Sentences on the credentials that were tried, and how to give
             others.
     """
-    kind = verdict(error)
+    # Each kind of failure has its own remedy.
+    failure_kind = verdict(error)
     cause = told(error)
-    if kind == "missing":
+    if failure_kind == "missing":
         return failures.missing(
             f"{url}: there is no such object ({cause}).", url=str(url)
         )
-    if kind == "denied":
+    if failure_kind == "denied":
         return failures.failed(
             f"{url}: access is denied ({cause}). {credentials}.", url=str(url)
         )
-    if kind == "permanent":
+    if failure_kind == "permanent":
         return failures.failed(f"{url}: it cannot be {done}: {cause}.", url=str(url))
-    reason = "cannot be reached" if kind == "unreachable" else f"cannot be {done}"
+    reason = (
+        "cannot be reached" if failure_kind == "unreachable" else f"cannot be {done}"
+    )
     times = "once" if tries == 1 else f"{tries} times"
     return failures.failed(
         f"{url}: it {reason}: tried {times}, the last failure was {cause}. Check the network and the storage and "
@@ -177,9 +188,9 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
 
 
 def _verdict_of_status(error: BaseException) -> Verdict | None:
-    """Classify an error by its HTTP status or error code; None if it has none that
-    decides.
-    """
+    """Classify an error by its HTTP status or error code; None if neither decides."""
+    # Libraries name the status differently: `status` (aiohttp), `status_code` (Azure),
+    # `code` (fsspec, urllib), or inside `response` (botocore, requests).
     response: Any = getattr(error, "response", None)
     status: Any = getattr(error, "status", None) or getattr(error, "status_code", None)
     if isinstance(response, dict):  # botocore's

@@ -1,5 +1,6 @@
-"""Locks on folders of this machine, and temporary names that say which process holds
-them.
+"""Locks on folders of this machine, and temporary names.
+
+A temporary name says which process holds it.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from tokenlake.runtime.store.layout import TEMP_MARK
 
 @contextlib.contextmanager
 def locked(directory: Path) -> Generator[None]:
+    # A lock on a descriptor ends with it, also if the process dies.
     """Hold the folder's advisory lock: replacing writers of one machine take turns."""
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -33,8 +35,8 @@ def lock(descriptor: int, kind: int, path: Path) -> None:
     """Lock an open file or folder (``fcntl.LOCK_*``).
 
     Raises:
-        BlockingIOError: somebody else holds it, and `kind` does not wait.
-        StoreError: its file system has no locks.
+        BlockingIOError: Another process holds it, and `kind` does not wait.
+        StoreError: Its file system has no locks.
     """
     try:
         fcntl.flock(descriptor, kind)
@@ -45,7 +47,7 @@ def lock(descriptor: int, kind: int, path: Path) -> None:
 
 
 def is_still(descriptor: int, path: Path) -> bool:
-    """Say whether an open file or folder is the one that is at a path now."""
+    """Return whether an open file or folder is the one that is at a path now."""
     with contextlib.suppress(FileNotFoundError):
         return os.path.samestat(os.fstat(descriptor), path.stat())
     return False
@@ -57,34 +59,39 @@ def new_temp_name() -> str:
 
 
 def is_abandoned(name: str) -> bool:
-    """Say whether a temporary file was left by a process of this machine that is dead.
+    """Return whether a dead process of this machine left a temporary file.
 
     A process of another machine, or of another container (its pids mean nothing here),
     counts as alive.
     """
-    machine, _, rest = name.removeprefix(TEMP_MARK).rpartition("-")[0].rpartition("-")
-    if not name.startswith(TEMP_MARK) or machine != _machine() or not rest.isdecimal():
+    # The name is .tmp-MACHINE-PID-RANDOM, and MACHINE may have hyphens.
+    machine_and_pid = name.removeprefix(TEMP_MARK).rpartition("-")[0]
+    machine, _, pid = machine_and_pid.rpartition("-")
+    is_own = name.startswith(TEMP_MARK) and machine == _machine()
+    if not is_own or not pid.isdecimal():
         return False
+    # Signal 0 is not sent: the system only checks that the process exists.
     try:
-        os.kill(int(rest), 0)
+        os.kill(int(pid), 0)
     except (ProcessLookupError, OverflowError):
         return True
     except PermissionError:
-        return False
+        return False  # the process of another user
     # A zombie is dead, too. The name, in brackets, may hold anything; the state is the
     # first word after it.
     with contextlib.suppress(OSError, IndexError):
-        return (
-            Path(f"/proc/{rest}/stat").read_bytes().rpartition(b")")[2].split()[0]
-            == b"Z"
-        )
+        stat_line = Path(f"/proc/{pid}/stat").read_bytes()
+        state = stat_line.rpartition(b")")[2].split()[0]
+        return state == b"Z"
     return False
 
 
 @functools.cache  # asked for each temporary name
 def _machine() -> str:
+    """Return the name of this machine, or of the container with its own pids."""
     host = re.sub(r"[^\w.]", "_", socket.gethostname())[:100]
     try:
+        # Containers may share a host name. The namespace of their pids differs.
         return f"{host}.{Path('/proc/self/ns/pid').stat().st_ino:x}"
     except OSError:  # no /proc, as on macOS
         return host

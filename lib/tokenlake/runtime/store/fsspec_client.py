@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Any, Final, final
+from typing import Any, Final, cast, final
 
 from tokenlake.runtime.store import objects, rates
 from tokenlake.runtime.store.client import ObjectClient
@@ -34,8 +34,9 @@ _KINDS: Final[Mapping[str, tuple[str, ...]]] = {
 
 @final
 class FsspecClient(ObjectClient):
-    """Calls of an fsspec file system. Tokens are the first of the names above that
-    its `info` has, else ``size:``.
+    """Calls of an fsspec file system.
+
+    Tokens are the first of the names above that its `info` has, else ``size:``.
     """
 
     page_seconds = float("inf")  # such a file system lists all pages at once
@@ -53,12 +54,15 @@ class FsspecClient(ObjectClient):
         self._turn = asyncio.Lock()
 
     async def _stat(self, url: Url) -> objects.RemoteObject:
+        # A folder is no object, and a file of unknown size cannot be planned.
         info = await self._call("info", self._path(url))
         if info["type"] != "file" or info.get("size") is None:
             raise FileNotFoundError(str(url))
         return _remote_object(url.path, info)
 
     async def _page(self, url: Url, flat: bool, mark: str | None) -> objects.ListPage:
+        # The file system lists folders, and the beginning of a path may end inside a
+        # name: the folder is listed, and the rest compared.
         folder = Url(url.scheme, url.root, url.path.rpartition("/")[0])
         top = self._path(folder)
         try:
@@ -66,15 +70,24 @@ class FsspecClient(ObjectClient):
         except (FileNotFoundError, NotADirectoryError):
             return [], None
         page: list[objects.RemoteObject] = []
-        for info in infos.values() if isinstance(infos, dict) else infos:
+        # `find` returns a dictionary by name, and `ls` a list.
+        file_infos = infos
+        if isinstance(infos, dict):
+            file_infos = cast("dict[str, Any]", infos).values()
+        for file_info in file_infos:
             # Names of the file system may contain a host or a bucket: only the part
             # below the folder counts.
-            name = str(info["name"]).strip("/").removeprefix(top.strip("/")).lstrip("/")
-            path = f"{folder.path}/{name}" if folder.path else name
-            if info["type"] == "directory":
+            relative_name = (
+                str(file_info["name"])
+                .strip("/")
+                .removeprefix(top.strip("/"))
+                .lstrip("/")
+            )
+            path = f"{folder.path}/{relative_name}" if folder.path else relative_name
+            if file_info["type"] == "directory":
                 path += "/"
             if path.startswith(url.path):
-                page.append(_remote_object(path, info))
+                page.append(_remote_object(path, file_info))
         return page, None
 
     async def _fetch(
@@ -84,6 +97,7 @@ class FsspecClient(ObjectClient):
             data = await self._call(
                 "cat_file", self._path(url), start=buffer.at, end=buffer.stop
             )
+        # The answer is one piece, and a buffer reads a body until it ends.
         pieces = iter([data])
 
         async def read(_: int) -> bytes:
@@ -101,10 +115,12 @@ class FsspecClient(ObjectClient):
         write(data)
 
     def _path(self, url: Url) -> str:
+        """Return the path of a URL as the file system names it."""
         # Fsspec's own extension point, without a public name.
         return type(self._fs)._strip_protocol(str(url))
 
     async def _call(self, name: str, *args: Any, **options: Any) -> Any:
+        """Call a method of the file system, in a thread if it is synchronous."""
         if self._fs.async_impl:
             # The documented asynchronous names.
             answer = await getattr(self._fs, f"_{name}")(*args, **options)
@@ -118,8 +134,9 @@ class FsspecClient(ObjectClient):
 
 
 def _seconds_for(size: int | None) -> float:
-    """Return the time limit of an answer that comes in one piece; infinity if its size
-    is unknown.
+    """Return the time limit of an answer that comes in one piece.
+
+    It is infinite if the size of the answer is unknown.
 
     Args:
         size: Bytes of the answer.
@@ -140,20 +157,26 @@ def _remote_object(path: str, info: Mapping[str, Any]) -> objects.RemoteObject:
 
 def _token(info: Mapping[str, Any]) -> str:
     """Return the best token in the `info` of a file system; "" if there is none."""
-    for kind, names in _KINDS.items():
-        for name in names:
-            value = info.get(name)
-            if value:
-                is_time = kind in ("modified", "created")
-                text = _moment(value) if is_time else str(value).strip('"')
-                return f"{kind}:{text}"
+    # The kind is a part of the token, so that tokens of different kinds are never
+    # equal.
+    for token_kind, key_names in _KINDS.items():
+        for key_name in key_names:
+            raw_value = info.get(key_name)
+            if raw_value:
+                is_time = token_kind in ("modified", "created")
+                token_text = (
+                    _moment(raw_value) if is_time else str(raw_value).strip('"')
+                )
+                return f"{token_kind}:{token_text}"
     return ""
 
 
 def _moment(value: Any) -> str:
-    """Return a time in one spelling: a listing may have it as a number and a single
-    answer as a text.
+    """Return a time in one spelling.
+
+    A listing may have it as a number, and a single answer as a text.
     """
+    # A text that is no time stays as it is: it is compared, not computed with.
     moment = value
     if isinstance(value, str):
         try:
@@ -162,6 +185,8 @@ def _moment(value: Any) -> str:
             return value
     seconds = moment
     if isinstance(moment, datetime):
+        # Times without a zone are in UTC. The token must not depend on the zone of this
+        # machine.
         if not moment.tzinfo:
             moment = moment.replace(tzinfo=UTC)
         seconds = moment.timestamp()

@@ -1,5 +1,6 @@
-"""Garbage collection: judge everything, then remove what no version, tag or running
-build needs.
+"""Garbage collection: judge everything, then remove files that nobody needs.
+
+A file is needed by a version, a tag or a running build.
 
 Removed, after they lay untouched for the grace period:
 
@@ -119,14 +120,16 @@ class Clock:
     grace: float
 
     def is_old(self, modified: float | None) -> bool:
-        """Return whether something lay untouched for the grace period; False if its
-        last change is unknown.
+        """Return whether something lay untouched for the grace period.
+
+        The result is False if its last change is unknown.
         """
         return modified is not None and self.now - modified >= self.grace
 
     def is_over(self, leftover: Leftover) -> bool:
-        """Return whether an unpublished thing is abandoned: its process is dead, or
-        it is old.
+        """Return whether an unpublished thing is abandoned.
+
+        It is abandoned if its process is dead, or if it is old.
         """
         return leftover.dead or self.is_old(leftover.modified)
 
@@ -146,11 +149,12 @@ def judge(
         Files to remove, or the reason why they are kept; None if there is nothing to
         remove.
     """
-    own_leftovers = [
-        leftover
-        for leftover in leftovers
-        if leftover.key.startswith(f"{layout.prefix}/")
-    ]
+    # The kind of a version follows from its two documents. A manifest says that it is
+    # committed, a claim alone that it is not.
+    own_leftovers: list[Leftover] = []
+    for leftover in leftovers:
+        if leftover.key.startswith(f"{layout.prefix}/"):
+            own_leftovers.append(leftover)
     objects = {layout.path(info.key): info for info in store.list(layout.prefix)}
     if MANIFEST in objects:
         return _judge_committed(store, layout, objects, clock)
@@ -160,6 +164,8 @@ def judge(
         return remove.Kept(
             layout.prefix, "it has neither claim nor manifest, so it is not a version"
         )
+    # An empty folder is removed, unless a fresh temporary file shows that a build is
+    # about to claim the version.
     if all(clock.is_over(leftover) for leftover in own_leftovers):
         return remove.Finding(layout=layout, empty=True)
     return None
@@ -169,6 +175,8 @@ def _judge_committed(
     store: Store, layout: Layout, objects: dict[str, ObjectInfo], clock: Clock
 ) -> remove.Finding | remove.Kept | None:
     """Judge a version that has a manifest, or a closing note in its place."""
+    # A closing note was written by a removal, which may have died before it removed all
+    # files.
     if is_closing_note(store.read(layout.manifest), layout):
         return _remains_of(store, remove.closed(store, layout, objects))
     try:
@@ -187,6 +195,7 @@ def _judge_committed(
         *manifest.other_files,
         *(shard.path for shard in manifest.files),
     }
+    # Records of runs are written after the commit, and so are not in the manifest.
     unlisted_folders = {RUNS}
     if not lists_ledger(manifest):
         # Ledger records carry their own hash, and those of the bad records that they
@@ -209,21 +218,26 @@ def _judge_claim(
     own_leftovers: Sequence[Leftover],
     clock: Clock,
 ) -> remove.Finding | remove.Kept | None:
-    """Judge a version that has a claim and no manifest. A change of an unpublished
-    thing of it keeps it, too.
+    """Judge a version that has a claim and no manifest.
+
+    A change of an unpublished thing of it keeps it, too.
     """
     data = remove.claim_bytes(store, layout)
     if data is None:  # removed since it was listed
         return None
     claim = remove.read_claim(data, layout)
+    # An earlier collection swept the claim. Its work is continued.
     if claim is not None and claim.state == "swept":
-        return _remains_of(store, remove.abandoned(layout, "swept", data, objects))
+        return _remains_of(
+            store, remove.unfinished_files(layout, "swept", data, objects)
+        )
+    # A claim that cannot be read is damaged, unless a newer release wrote it.
     if claim is None and _is_of_newer_release(data):
         return remove.Kept(
             layout.claim, "a newer release of tokenlake wrote it; upgrade to remove it"
         )
 
-    # The build is abandoned if nothing of it changed for the grace period.
+    # Nobody continues the build if nothing of it changed for the grace period.
     changes = [info.modified for info in objects.values()]
     changes += [leftover.modified for leftover in own_leftovers]
     known_changes = [change for change in changes if change is not None]
@@ -233,36 +247,33 @@ def _judge_claim(
             "unfinished, and the storage does not report the time of its last change",
         )
     last_change = max(known_changes)
+    # An unfinished build that changes may still run, anywhere: its age is all that is
+    # known.
     if not clock.is_old(last_change):
         age = numbers.age(max(0.0, clock.now - last_change))
         return remove.Kept(layout.prefix, f"unfinished, and changed {age} ago")
-    return remove.abandoned(
+    return remove.unfinished_files(
         layout, "damaged" if claim is None else claim.state, data, objects
     )
 
 
 def _is_of_newer_release(data: bytes) -> bool:
     """Return whether a claim that cannot be read has a later format."""
+    # The claim is not sound, so nothing else of it can be trusted.
     try:
-        version = json.loads(data)["format_version"]
+        format_version = json.loads(data)["format_version"]
     except (ValueError, RecursionError, TypeError, KeyError):
         return False
-    return isinstance(version, int) and version > FORMAT_VERSION
+    return isinstance(format_version, int) and format_version > FORMAT_VERSION
 
 
 def _remains_of(store: Store, finding: remove.Finding) -> remove.Finding | None:
-    """Return what an earlier collection left of a swept version; None if it removed
-    everything.
-    """
+    """Return the rest of a swept version; None if an earlier collection removed all."""
     claim = remove.read_claim(finding.claim, finding.layout)
-    is_claim_swept = finding.claim is None or (
-        claim is not None and claim.state == "swept"
-    )
-    if (
-        is_claim_swept
-        and not finding.files
-        and not store.list_dirs(finding.layout.prefix)
-    ):
+    is_claim_swept = claim is not None and claim.state == "swept"
+    is_closed = finding.claim is None or is_claim_swept
+    has_rest = bool(finding.files or store.list_dirs(finding.layout.prefix))
+    if is_closed and not has_rest:
         return None
     return finding
 
@@ -332,6 +343,8 @@ def collect(
     datasets = _datasets(store, names)
 
     # Judge everything before anything is removed.
+    # Unpublished things are listed for a dataset or the whole store, not for each
+    # version.
     leftovers: list[Leftover] = []
     for prefix in names or ("",):
         leftovers += [
@@ -346,12 +359,13 @@ def collect(
         elif judgement is not None:
             findings.append(judgement)
 
-    # Remove.
+    # Remove unpublished things, then the files of the findings.
     remover.remove_leftovers(
         leftover for leftover in leftovers if clock.is_over(leftover)
     )
     swept: list[Swept] = []
     for finding in findings:
+        # A build that resumed since it was judged keeps its files.
         is_removed = remover.remove(finding)
         if is_removed and finding.was is not None:
             layout = finding.layout
@@ -370,6 +384,7 @@ def collect(
 
 def _datasets(store: Store, names: Sequence[str]) -> list[str]:
     """Return the datasets to collect; NotFoundError for one that does not exist."""
+    # A misspelled name must not look like a clean dataset.
     datasets = [name for name in store.list_dirs("") if DATASET_NAME.fullmatch(name)]
     if not names:
         return datasets
@@ -381,21 +396,29 @@ def _datasets(store: Store, names: Sequence[str]) -> list[str]:
 
 def _version_folders(store: Store, datasets: Iterable[str]) -> Iterator[Layout]:
     """Yield the version folders of datasets, ascending."""
+    # Folders with other names hold no version.
     for dataset in datasets:
-        versions = [version_number(name) for name in store.list_dirs(dataset)]
-        for version in sorted(version for version in versions if version is not None):
+        versions: list[int] = []
+        for folder_name in store.list_dirs(dataset):
+            version = version_number(folder_name)
+            if version is not None:
+                versions.append(version)
+        for version in sorted(versions):
             yield Layout(dataset, version)
 
 
 def _is_ours(key: str) -> bool:
-    """Return whether an unpublished thing lies where builds and tags put theirs, not
-    in a foreign folder.
+    """Return whether an unpublished thing lies where builds and tags put theirs.
+
+    Foreign folders of the store are left alone.
     """
-    dataset, slash, rest = key.partition("/")
+    # KEY is DATASET/FOLDER/..., where FOLDER is that of a version, of the tags, or a
+    # temporary file itself.
+    dataset, slash, path_in_dataset = key.partition("/")
     if not slash:
         return True  # in the root of the store
     if DATASET_NAME.fullmatch(dataset) is None:
         return False
-    folder, _, deeper = rest.partition("/")
+    folder, _, path_in_folder = path_in_dataset.partition("/")
     is_version_or_tags = folder == TAGS or version_number(folder) is not None
-    return folder.startswith(TEMP_MARK) or (bool(deeper) and is_version_or_tags)
+    return folder.startswith(TEMP_MARK) or (bool(path_in_folder) and is_version_or_tags)

@@ -34,6 +34,7 @@ from tokenlake.runtime.store.payload import PIECE, Payload
 from tokenlake.runtime.store.rates import answered_in_time
 from tokenlake.runtime.store.url import Url
 
+# Members of an object's resource that are requested; all others would be sent in vain.
 _FIELDS: Final = "name,size,generation,contentEncoding,updated"
 _TYPE: Final = "application/octet-stream"
 
@@ -44,8 +45,11 @@ class BusyError(ConnectionError):
 
 @final
 class GcsClient(BucketClient):
-    """Requests with the credentials of gcsfs. Tokens are generations, and every request
-    names the planned one.
+    """Requests with the credentials of gcsfs.
+
+    Tokens are generations, and every request names the planned one. An object of
+    whatever size is one request: a file is sent as it is read, never held in memory. So
+    there is nothing unfinished that could be left.
 
     An object of whatever size is one request: a file is sent as it is read, never held
     in memory. So there is nothing unfinished that could be left.
@@ -63,6 +67,8 @@ class GcsClient(BucketClient):
         self, filesystem: Any, options: Mapping[str, Any], failures: Failures
     ) -> None:
         super().__init__(filesystem, options, failures)
+        # gcsfs has the credentials and the address of the interface. Its own requests
+        # hold whole objects in memory, so that they go through a session of HTTP.
         self._api: str = self._fs.base  # https://storage.googleapis.com/storage/v1/
         self._host = self._api.removesuffix("/storage/v1/")
         arguments = {
@@ -88,11 +94,12 @@ class GcsClient(BucketClient):
         if mark is not None:
             query["pageToken"] = mark
         answer = await self._json("GET", f"{self._api}b/{url.bucket}/o", query)
-        page = [
-            objects.RemoteObject(path=path, size=0, token="")
-            for path in answer.get("prefixes", ())
-        ]
-        page += [_remote_object(item) for item in answer.get("items", ())]
+        # Folders of the listing have only a path. Then come its objects.
+        page: list[objects.RemoteObject] = []
+        for path in answer.get("prefixes", ()):
+            page.append(objects.RemoteObject(path=path, size=0, token=""))
+        for item in answer.get("items", ()):
+            page.append(_remote_object(item))
         return page, answer.get("nextPageToken")
 
     async def _fetch(
@@ -105,6 +112,8 @@ class GcsClient(BucketClient):
         self, url: Url, write: objects.Write, planned: objects.RemoteObject | None
     ) -> None:
         async with self._media(url, planned, {}) as answer:
+            # The checksum is of the whole object, so that it is checked only here, and
+            # not for ranges.
             expected_crc = _stated_hashes(answer).get("crc32c")
             checksum = None if expected_crc is None else _crc32c()
 
@@ -124,11 +133,16 @@ class GcsClient(BucketClient):
                     )
 
     async def put(self, url: Url, payload: Payload, over: str | None) -> None:
-        # Bytes that end the body early would have to hold it.
+        # The body has two parts: the object's properties, and its bytes. Bytes that end
+        # the body early would have to hold the mark, which is random.
         mark = secrets.token_hex(16)
-        about = {"name": url.path, "md5Hash": payload.md5s[0], "contentType": _TYPE}
+        properties = {
+            "name": url.path,
+            "md5Hash": payload.md5s[0],
+            "contentType": _TYPE,
+        }
         head = (
-            f"--{mark}\r\nContent-Type: application/json; charset=UTF-8\r\n\r\n{json.dumps(about)}\r\n"
+            f"--{mark}\r\nContent-Type: application/json; charset=UTF-8\r\n\r\n{json.dumps(properties)}\r\n"
             f"--{mark}\r\nContent-Type: {_TYPE}\r\n\r\n"
         ).encode()
         tail = f"\r\n--{mark}--\r\n".encode()
@@ -159,6 +173,7 @@ class GcsClient(BucketClient):
         *,
         in_one_request: bool = True,
     ) -> None:
+        # The condition names the generation of the source and that of the target.
         place = f"{self._api}{_object(source)}/rewriteTo/{_object(url)}"
         generation = _generation(original.token)
         query = {
@@ -166,6 +181,8 @@ class GcsClient(BucketClient):
             "sourceGeneration": generation,
             **_generation_match(over),
         }
+        # A copy of a large object takes several requests. Each answer names the next
+        # one.
         while True:
             answer = await self._copy(
                 source, original, url, partial(self._json, "POST", place, dict(query))
@@ -175,6 +192,7 @@ class GcsClient(BucketClient):
             query["rewriteToken"] = answer["rewriteToken"]
 
     async def delete(self, url: Url) -> None:
+        # An object that is gone needs no deletion.
         with contextlib.suppress(NotFoundError):
             await self._write(
                 url,
@@ -189,15 +207,13 @@ class GcsClient(BucketClient):
     async def _media(
         self, url: Url, planned: objects.RemoteObject | None, headers: dict[str, str]
     ) -> AsyncGenerator[Any]:
-        """Ask for the bytes of an object, of the planned generation where that is
-        known.
-        """
-        generation = (
-            _generation(planned.token) if planned and self.pins(planned.token) else ""
-        )
-        query = {"alt": "media"} | (
-            {"ifGenerationMatch": generation} if generation else {}
-        )
+        """Request the bytes of an object, of the planned generation if it is known."""
+        generation = ""
+        if planned is not None and self.pins(planned.token):
+            generation = _generation(planned.token)
+        query = {"alt": "media"}
+        if generation:
+            query["ifGenerationMatch"] = generation
         # Accepting gzip keeps an object that is stored as such from being decompressed
         # on the way.
         headers = {**headers, "Accept-Encoding": "gzip"}
@@ -205,6 +221,8 @@ class GcsClient(BucketClient):
         async with self._request("GET", place, query, headers, **REQUEST) as answer:
             require_success(answer)
             self.reached = True
+            # The service states the generation that it sends, also where none was
+            # requested.
             got = answer.headers.get("x-goog-generation", generation)
             if generation and got != generation:
                 raise objects.OtherObjectError(
@@ -213,6 +231,7 @@ class GcsClient(BucketClient):
             yield answer
 
     async def _json(self, method: str, place: str, query: dict[str, str]) -> Any:
+        """Send a request, and return the JSON value of its answer."""
         return json.loads(await self._send(method, place, query))
 
     async def _send(
@@ -223,7 +242,18 @@ class GcsClient(BucketClient):
         headers: dict[str, str] | None = None,
         body: AsyncGenerator[bytes] | None = None,
     ) -> bytes:
+        """Send a request, and return the body of its answer.
+
+        Args:
+            method: HTTP method.
+            place: URL of the resource, without its query.
+            query: Parameters of the query.
+            headers: Headers of a request that writes; None: none, and no body.
+            body: Pieces of the body; None for an empty one.
+        """
         arguments: dict[str, Any] = {} if body is None else {"data": body}
+        # A request that writes may wait long for the service, after the last byte was
+        # sent.
         if method != "GET":
             arguments["timeout"] = timeouts(120.0)
             headers = {"Content-Length": "0"} if headers is None else headers
@@ -232,9 +262,14 @@ class GcsClient(BucketClient):
         ) as answer:
             if answer.status == 409:
                 raise BusyError(f"HTTP status 409 {answer.reason}")
-            text = await answer.text(errors="replace") if answer.status == 400 else ""
-            # Which is worth another try.
-            if "match" in text and ("MD5" in text or "CRC32C" in text):
+            # The service compares the MD5 of the bytes that came. Damaged bytes are
+            # worth another try.
+            answer_text = (
+                await answer.text(errors="replace") if answer.status == 400 else ""
+            )
+            if "match" in answer_text and (
+                "MD5" in answer_text or "CRC32C" in answer_text
+            ):
                 raise objects.DamagedBodyError(
                     "the storage received bytes that differ from those sent (MD5)"
                 )
@@ -251,14 +286,15 @@ class GcsClient(BucketClient):
         headers: dict[str, str],
         **request_options: Any,
     ) -> AsyncGenerator[Any]:
+        """Send a request with the credentials of gcsfs, and yield its answer."""
         import yarl  # comes with aiohttp
 
         session = await self.session()
-        if payer := self._fs.requester_pays:
-            query = {
-                **query,
-                "userProject": payer if isinstance(payer, str) else self._fs.project,
-            }
+        # The bucket's owner may want the requester to pay.
+        payer = self._fs.requester_pays
+        if payer:
+            project = payer if isinstance(payer, str) else self._fs.project
+            query = {**query, "userProject": project}
         headers = {**headers, "User-Agent": "tokenlake"}
         self._fs.credentials.apply(headers)
         arguments = {
@@ -280,23 +316,27 @@ class GcsClient(BucketClient):
 
 
 def _crc32c() -> Any:
-    """Return a checksum to be updated; None without a fast one on this machine:
-    readers check hashes of their own.
+    """Return a checksum to be updated; None without a fast one on this machine.
+
+    Readers check hashes of their own.
     """
     try:
         import google_crc32c  # comes with gcsfs
     except ImportError:
         return None
-    return google_crc32c.Checksum() if google_crc32c.implementation == "c" else None
+    # The pure Python version takes longer than the download.
+    if google_crc32c.implementation != "c":
+        return None
+    return google_crc32c.Checksum()
 
 
 def _stated_hashes(answer: Any) -> dict[str, str]:
     """Return name -> base64 of the hashes in the headers of an answer."""
     hashes: dict[str, str] = {}
     for header in answer.headers.getall("x-goog-hash", []):
-        for part in header.split(","):
-            name, _, value = part.partition("=")
-            hashes[name.strip()] = value
+        for hash_pair in header.split(","):
+            hash_name, _, base64_hash = hash_pair.partition("=")
+            hashes[hash_name.strip()] = base64_hash
     return hashes
 
 
@@ -306,11 +346,12 @@ def _object(url: Url) -> str:
 
 
 def _generation(token: str) -> str:
+    """Return the generation in a token."""
     return token.removeprefix("generation:")
 
 
 def _generation_match(over: str | None) -> dict[str, str]:
-    """Return the condition of a write."""
+    """Return the condition of a write: generation 0 means that no object exists."""
     return {"ifGenerationMatch": "0" if over is None else _generation(over)}
 
 

@@ -1,5 +1,6 @@
-"""The aiohttp session of web servers: redirects are judged before they are followed,
-and so are their connections.
+"""Session of aiohttp for web servers: redirects are judged before they are followed.
+
+The connections of a redirect are judged, too.
 
 aiohttp follows a redirect by itself, as if its target had been asked for. Before it
 does, a trace of the session looks at it (:mod:`tokenlake.runtime.store.redirects`). To
@@ -24,6 +25,8 @@ from tokenlake.runtime.store.redirects import (
     require_allowed_redirect,
 )
 
+# Headers that may go to another host. All others may hold credentials, or may be meant
+# for the first host.
 _KEPT: Final = (
     "accept",
     "accept-encoding",
@@ -38,7 +41,7 @@ async def open_session(**options: Any) -> aiohttp.ClientSession:
     """Open a session whose redirects are judged.
 
     Args:
-        options: As of :class:`aiohttp.ClientSession`.
+        options: Arguments of :class:`aiohttp.ClientSession`.
     """
     trace = aiohttp.TraceConfig()
     trace.on_request_redirect.append(_judge_redirect)
@@ -62,6 +65,8 @@ class _JudgingResolver(AbstractResolver):
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
     ) -> list[ResolveResult]:
         results = await self._resolver.resolve(host, port, family)
+        # The name is resolved once more for the connection, and may have another
+        # address by now.
         if not PUBLIC_ONLY.get():
             return results
         public = [result for result in results if private_kind(result["host"]) is None]
@@ -75,8 +80,13 @@ class _JudgingResolver(AbstractResolver):
 
 
 async def _judge_redirect(_session: Any, _context: Any, redirect: Any) -> None:
+    """Raise RedirectRefusedError if a redirect must not be followed.
+
+    Headers that are not for another host are removed.
+    """
     answer = redirect.response
     location = answer.headers.get("Location") or answer.headers.get("URI") or ""
+    # The target may be relative to the URL that was requested.
     try:
         source = answer.url
         target = source.join(type(source)(location, encoded=True))
@@ -84,9 +94,9 @@ async def _judge_redirect(_session: Any, _context: Any, redirect: Any) -> None:
         raise RedirectRefusedError("the server redirects to an invalid URL") from None
     needs_addresses = require_allowed_redirect(str(source), str(target))
     if target.origin() != source.origin():
-        for name in list(redirect.headers):
-            if name.lower() not in _KEPT:
-                redirect.headers.popall(name, None)
+        for header in list(redirect.headers):
+            if header.lower() not in _KEPT:
+                redirect.headers.popall(header, None)
     if needs_addresses:
         origin = HttpOrigin.of(str(target))
         require_allowed_addresses(
@@ -96,6 +106,7 @@ async def _judge_redirect(_session: Any, _context: Any, redirect: Any) -> None:
 
 
 async def _addresses(url: Any) -> list[str]:
+    """Return the addresses that the host of a URL resolves to."""
     try:
         results = await asyncio.get_running_loop().getaddrinfo(
             url.host, url.port, type=socket.SOCK_STREAM

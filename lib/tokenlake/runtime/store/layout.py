@@ -1,5 +1,4 @@
-"""Keys, names and places: allowed names, the places of files in a version's folder, and
-their largest sizes.
+"""Keys, names and places: allowed names, places of files in a version, largest sizes.
 
 A key is a POSIX path relative to the store's root (``llama2-2048/v1/manifest.json``). A
 path is the same, relative to a version's folder, as manifests hold it
@@ -33,24 +32,29 @@ TEMP_MARK: Final = ".tmp-"
 
 
 def key_problem(key: str) -> str | None:
-    """Return the reason why a key is not a safe relative POSIX path, as a clause;
-    None if it is one.
+    """Return the reason why a key is not a safe relative POSIX path, as a clause.
+
+    The result is None for a safe path.
     """
     if _PLAIN_KEY.fullmatch(key):
         return None
     if not key:
         return "it is empty"
-    if "\\" in key or any(ord(letter) < 32 or ord(letter) == 127 for letter in key):
+    has_control_characters = any(
+        ord(letter) < 32 or ord(letter) == 127 for letter in key
+    )
+    if "\\" in key or has_control_characters:
         return "it has a backslash or a control character"
+    # Parts are counted in bytes, as file systems do.
     try:
-        parts = key.encode("utf-8").split(b"/")
+        path_parts = key.encode("utf-8").split(b"/")
     except UnicodeEncodeError:
         return "it is not valid UTF-8"
-    if len(parts) > 32 or any(len(part) > 255 for part in parts):
+    if len(path_parts) > 32 or any(len(part) > 255 for part in path_parts):
         return "it has more than 32 parts, or a part of more than 255 bytes"
-    if any(part in (b"", b".", b"..") for part in parts):
+    if any(part in (b"", b".", b"..") for part in path_parts):
         return "it has an empty, '.' or '..' part"
-    if any(part.startswith(TEMP_MARK.encode()) for part in parts):
+    if any(part.startswith(TEMP_MARK.encode()) for part in path_parts):
         return f"names that start with {TEMP_MARK!r} are kept for unpublished files"
     return None
 
@@ -67,8 +71,9 @@ def check_key(key: str) -> str:
 
 
 def check_dataset_name(name: str) -> str:
-    """Return ``name`` if it is a dataset's name (``[a-z0-9][a-z0-9._-]{0,63}``),
-    else raise StoreError.
+    """Return ``name`` if it is a dataset's name, else raise StoreError.
+
+    A name matches ``[a-z0-9][a-z0-9._-]{0,63}``.
     """
     if not DATASET_NAME.fullmatch(name):
         raise StoreError(
@@ -80,8 +85,9 @@ def check_dataset_name(name: str) -> str:
 
 
 def check_tag_name(name: str) -> str:
-    """Return ``name`` if it is a tag's name (a dataset's name that is no version's),
-    else raise StoreError.
+    """Return ``name`` if it is a tag's name, else raise StoreError.
+
+    A tag's name is a dataset's name that cannot be read as a version.
     """
     if not TAG_NAME.fullmatch(name):
         raise StoreError(
@@ -92,6 +98,7 @@ def check_tag_name(name: str) -> str:
     return name
 
 
+# Names in the folder of a version, and in that of a dataset (tags).
 MANIFEST: Final = "manifest.json"
 CLAIM: Final = "claim.json"
 CONFIG: Final = "config.yaml"
@@ -103,9 +110,11 @@ TAGS: Final = "tags"
 RUNS: Final = "runs"
 TOKENIZER: Final = "tokenizer"
 MANIFEST_COPY: Final = f"{RUNS}/manifest-copy.json"
-"""Second copy of the manifest, in equal bytes. It lies in ``runs/``, where older
-releases look at no such file.
+"""Second copy of the manifest, in equal bytes.
+
+It lies in ``runs/``, where older releases look at no such file.
 """
+# Largest numbers of units (seven digits in the names of files) and of parts.
 MAX_UNIT: Final = 9_999_999
 MAX_PART: Final = 99_999
 
@@ -114,8 +123,9 @@ _VERSION_NAME: Final = re.compile(r"v([1-9]\d{0,8})")
 
 
 def shard_path(split: str, unit: int, part: int) -> str:
-    """Return ``data/train-00017-00.parquet``: split, unit, part; relative to the
-    version.
+    """Return the path of a shard, relative to its version.
+
+    Split, unit and part make its name: ``data/train-00017-00.parquet``.
     """
     return f"{DATA}/{_checked_split(split)}-{unit:05d}-{part:02d}.parquet"
 
@@ -123,6 +133,7 @@ def shard_path(split: str, unit: int, part: int) -> str:
 # A version has a few splits, and perhaps a hundred thousand shards.
 @functools.lru_cache(64)
 def _checked_split(split: str) -> str:
+    """Return the name of a split if it is allowed, else raise StoreError."""
     if not SPLIT_NAME.fullmatch(split):
         raise StoreError(
             f"the split name {split!r} is refused; expected letters, digits, '_', '.', '-' (at most 64)"
@@ -148,7 +159,11 @@ def tokenizer_path(folder: str) -> str:
 def ledger_unit(path: str) -> int | None:
     """Return the unit of a ledger record's path; None if it is no such path."""
     match = _LEDGER_NAME.fullmatch(path)
-    return int(match[1]) if match and ledger_path(int(match[1])) == path else None
+    if match is None:
+        return None
+    unit = int(match[1])
+    # A name with more zeros than ours is a file of someone else.
+    return unit if ledger_path(unit) == path else None
 
 
 def version_number(name: str) -> int | None:
@@ -168,18 +183,20 @@ def tag_key(dataset: str, tag: str) -> str:
 
 
 def tag_of(key: str) -> str | None:
-    """Return the tag of a tag's key; None for what is no such key."""
-    name = key.rpartition("/")[2]
-    tag = name.removesuffix(".json")
-    return (
-        tag if tag != name and key.count("/") == 2 and TAG_NAME.fullmatch(tag) else None
-    )
+    """Return the tag of a tag's key; None for another key."""
+    file_name = key.rpartition("/")[2]
+    tag = file_name.removesuffix(".json")
+    # The key is DATASET/tags/TAG.json.
+    is_tag_file = tag != file_name and key.count("/") == 2
+    if is_tag_file and TAG_NAME.fullmatch(tag):
+        return tag
+    return None
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The keys of one version: ``Layout("llama2-2048", 1).ledger(17)``."""
+    """Keys of one version: ``Layout("llama2-2048", 1).ledger(17)``."""
 
     dataset: str
     version: int
@@ -226,24 +243,27 @@ class Layout:
         return self.key(f"{RUNS}/{run_id}.json")
 
 
+# Largest sizes in bytes, far above those that tokenlake writes.
 _WHOLE: Final = 1 << 30  # a manifest of a million shards, a tokenizer
 _RECORD: Final = 256 << 20  # of one unit
 _SMALL: Final = 16 << 20  # claims, tags
 
 
 def check_size(key: str, size: int) -> None:
-    """Raise IntegrityError for an object that is too large to be one of ours, before
-    it is in memory.
+    """Raise IntegrityError for an object that is too large to be one of ours.
+
+    The size is checked before the object is in memory.
     """
-    *folders, name = key.split("/")
-    limit = _RECORD if folders[-1:] == [LEDGER] else _WHOLE
-    if name == CLAIM or folders[-1:] == [TAGS]:
-        limit = _SMALL
-    if size > limit:
+    # The place of an object says which kind it is.
+    *folders, file_name = key.split("/")
+    max_bytes = _RECORD if folders[-1:] == [LEDGER] else _WHOLE
+    if file_name == CLAIM or folders[-1:] == [TAGS]:
+        max_bytes = _SMALL
+    if size > max_bytes:
         raise IntegrityError(
-            f"{key}: it has {size} bytes or more; expected at most {limit}. tokenlake writes smaller ones: restore it "
-            "from a copy, or build it again.",
+            f"{key}: it has {size} bytes or more; expected at most {max_bytes}. tokenlake writes smaller ones: restore "
+            "it from a copy, or build it again.",
             file=key,
-            expected=limit,
+            expected=max_bytes,
             got=size,
         )

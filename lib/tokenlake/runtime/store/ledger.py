@@ -1,5 +1,6 @@
-"""Entries of units and versions: files, inputs, parents, totals, and the ledger record
-of a unit.
+"""Entries of units and versions, and the ledger record of a unit.
+
+The entries are files, inputs, parents and totals.
 
 A value of these classes equals its JSON object. Decoding checks each field by its type;
 ``problem`` of an entry checks the relations between its fields. A ledger record
@@ -48,7 +49,8 @@ from tokenlake.runtime.store.sealed import (
 )
 
 _HEX: Final = b"0123456789abcdef"
-_SHARED: Final = 256  # lists of row groups that are kept
+# Different lists of row groups that are kept in memory, for all versions together.
+_SHARED: Final = 256
 
 Problem = tuple[str, str, object]
 """A wrong field of an entry: its name, the expected value in words, and the value."""
@@ -89,22 +91,20 @@ class ShardEntry:
 
     def __post_init__(self) -> None:
         # Most shards of a version have equal row groups, and a version may have ten
-        # thousand shards.
+        # thousand shards. They share one tuple.
         object.__setattr__(self, "row_groups", _shared(self.row_groups))
 
     def problem(self) -> Problem | None:
-        """Return the first field that no writer of ours would write; None if all are
-        right.
-        """
+        """Return the first wrong field; None if all are right."""
+        # The path repeats the split and the two numbers.
         expected = shard_path(self.split, self.unit, self.part)
         if self.path != expected:
             return "path", f"{expected}, by its split, unit and part", self.path
+        # Row groups begin at row 0, and none of them is empty. A file without rows has
+        # none.
         first_rows = self.row_groups
-        if (
-            first_rows[:1] == (0,)
-            and first_rows[-1] < self.rows
-            and _is_ascending(first_rows)
-        ):
+        is_ascending = first_rows[:1] == (0,) and _is_ascending(first_rows)
+        if is_ascending and first_rows[-1] < self.rows:
             return None
         if not first_rows and not self.rows:
             return None
@@ -118,30 +118,36 @@ class ShardEntry:
         """Return the first hash that is none; None if all are right."""
         if len(self.sha256) != 64 or not _are_hex([self.sha256]):
             return "sha256", "64 digits of lower-case hex", self.sha256
-        for column, text in self.logical.items():
-            if not text or len(text) % 32 or not _are_hex([text]):
+        # A column of several levels (a list has its lengths and its values) has a hash
+        # of 32 digits for each of them, joined.
+        for column, column_hash in self.logical.items():
+            is_sized = column_hash and len(column_hash) % 32 == 0
+            if not is_sized or not _are_hex([column_hash]):
                 return (
                     f"logical.{column}",
                     "32 digits of lower-case hex, or a multiple of 32",
-                    text,
+                    column_hash,
                 )
         return None
 
 
-def _are_hex(texts: Iterable[str]) -> bool:
-    """Return whether texts are digits of lower-case hex, all at once: a pattern for
-    each takes ten times as long.
+def _are_hex(digests: Iterable[str]) -> bool:
+    """Return whether texts are digits of lower-case hex.
+
+    All of them are checked at once: a pattern for each takes ten times as long.
     """
-    return not "".join(texts).encode().translate(None, _HEX)
+    return not "".join(digests).encode().translate(None, _HEX)
 
 
 @functools.lru_cache(_SHARED)
 def _shared(row_groups: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the first tuple that was equal to this one."""
     return row_groups
 
 
 @functools.lru_cache(_SHARED)
 def _is_ascending(first_rows: tuple[int, ...]) -> bool:
+    """Return whether numbers ascend strictly; equal tuples are checked once."""
     return all(row < next_row for row, next_row in pairwise(first_rows))
 
 
@@ -204,13 +210,14 @@ class Totals:
     @classmethod
     def of(cls, shards: Iterable[ShardEntry]) -> Self:
         """Add up shards."""
-        listed = list(shards)
+        # C functions do the sums, because a version may have ten thousand shards.
+        shard_entries = list(shards)
         return cls(
-            files=len(listed),
-            bytes=sum(map(attrgetter("bytes"), listed)),
-            rows=sum(map(attrgetter("rows"), listed)),
-            tokens=sum(map(attrgetter("tokens"), listed)),
-            documents=sum(map(attrgetter("documents"), listed)),
+            files=len(shard_entries),
+            bytes=sum(map(attrgetter("bytes"), shard_entries)),
+            rows=sum(map(attrgetter("rows"), shard_entries)),
+            tokens=sum(map(attrgetter("tokens"), shard_entries)),
+            documents=sum(map(attrgetter("documents"), shard_entries)),
         )
 
 
@@ -235,9 +242,8 @@ class InputFileEntry:
     file_id: Signed
 
     def problem(self) -> Problem | None:
-        """Return the first field that no writer of ours would write; None if all are
-        right.
-        """
+        """Return the first wrong field; None if all are right."""
+        # The id is derived from the other fields, which finds a swapped entry.
         expected = file_id(self.source, self.path)
         if self.file_id == expected:
             return None
@@ -273,6 +279,7 @@ class InputEntry:
 
     @property
     def file(self) -> InputFileEntry:
+        # Without the range: the same file may be read by several units.
         """The file without the range, as the manifest lists it."""
         return InputFileEntry(
             source=self.source,
@@ -283,9 +290,7 @@ class InputEntry:
         )
 
     def problem(self) -> Problem | None:
-        """Return the first field that no writer of ours would write; None if all are
-        right.
-        """
+        """Return the first wrong field; None if all are right."""
         if self.stop < self.start:
             return "stop", f"an integer >= {self.start}", self.stop
         return self.file.problem()
@@ -322,12 +327,14 @@ class Lineage:
 
 
 def inputs_fingerprint(inputs: Iterable[InputFileEntry]) -> str:
-    """Return the hash of source, path, size and token of all input files, in any
-    order.
+    """Return the hash of all input files, in any order of theirs.
+
+    It covers source, path, size and token of each file.
     """
-    return fingerprint(
-        sorted([entry.source, entry.path, entry.size, entry.token] for entry in inputs)
-    )
+    identities: list[list[str | int]] = []
+    for entry in inputs:
+        identities.append([entry.source, entry.path, entry.size, entry.token])
+    return fingerprint(sorted(identities))
 
 
 def check_entries(
@@ -345,6 +352,8 @@ def check_entries(
     Raises:
         IntegrityError: An entry is wrong; the message names the first one.
     """
+    # Hashes are checked all at once. Only if one of them is wrong, a second pass finds
+    # it for the message.
     shards = [entry for entry in entries if isinstance(entry, ShardEntry)]
     if not _have_only_hashes(shards):
         for index, shard in enumerate(shards):
@@ -364,13 +373,15 @@ def _fail_entry(document: SealedDocument, key: str, problem: Problem) -> NoRetur
 
 
 def _have_only_hashes(shards: Sequence[ShardEntry]) -> bool:
-    """Return whether all hashes of all shards are hashes, checked at once: a version
-    may have ten thousand shards.
+    """Return whether all hashes of all shards are hashes.
+
+    They are checked at once, because a version may have ten thousand shards.
     """
     file_hashes = [shard.sha256 for shard in shards]
     column_hashes = list(
         chain.from_iterable(shard.logical.values() for shard in shards)
     )
+    # Lengths of the hashes: 64 digits for a file, 32 for each level of a column.
     column_sizes = set(map(len, column_hashes))
     if not set(map(len, file_hashes)) <= {64}:
         return False
@@ -386,8 +397,9 @@ MIXED: Final = "*"
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnitRecord(Sealed):
-    """The inputs and outputs of a finished unit. It is published after its parts, so
-    that its existence proves theirs.
+    """Inputs and outputs of a finished unit.
+
+    It is published after its parts, so that its existence proves theirs.
 
     Attributes:
         unit: Number of the unit in the plan.
@@ -418,8 +430,9 @@ class UnitRecord(Sealed):
     shares: dict[str, Account] = field(default_factory=dict[str, Account])
 
     def by_source(self) -> dict[str, Account]:
-        """Return the audit of each source; in those of a mixed unit no source has
-        sequences.
+        """Return the audit of each source.
+
+        In the audits of a mixed unit no source has sequences.
         """
         if self.source == MIXED:
             return self.shares
@@ -430,27 +443,27 @@ class UnitRecord(Sealed):
         return msgspec.to_builtins(self._members())
 
     def _check(self, document: SealedDocument) -> None:
+        # Each entry on its own.
         check_entries(document, "parts", self.parts)
         check_entries(document, "inputs", self.inputs)
+        # A unit lists its own shards, each once.
         paths = [part.path for part in self.parts]
         has_foreign_part = any(part.unit != self.unit for part in self.parts)
         if has_foreign_part or len(set(paths)) != len(paths):
             document.fail("parts", f"each shard of unit {self.unit} once", paths)
+        # A unit reads one source; the rows of a mixed unit come from versions, not from
+        # files.
         if any(entry.source != self.source for entry in self.inputs):
             sources = [entry.source for entry in self.inputs]
             document.fail("inputs", f"files of source {self.source!r} only", sources)
         self._check_shares(document)
-        if self.quarantine is not None and self.quarantine.path != quarantine_path(
-            self.unit
-        ):
-            document.fail(
-                "quarantine.path", quarantine_path(self.unit), self.quarantine.path
-            )
+        if self.quarantine is not None:
+            expected_path = quarantine_path(self.unit)
+            if self.quarantine.path != expected_path:
+                document.fail("quarantine.path", expected_path, self.quarantine.path)
 
     def _check_shares(self, document: SealedDocument) -> None:
-        """Check that mixed units, and only they, have shares, which add up to the
-        audit.
-        """
+        """Check the shares, which only mixed units have, and their sum."""
         is_mixed = self.source == MIXED
         if ("shares" in document) != is_mixed or (is_mixed and not self.shares):
             document.fail(
@@ -458,6 +471,8 @@ class UnitRecord(Sealed):
                 f"the audit of each source, in units of source {MIXED!r} only",
                 self.source,
             )
+        # A row of a mixed unit may hold documents of several sources, so that counts of
+        # rows belong to none of them.
         for source, account in self.shares.items():
             if account != _without_rows(account):
                 document.fail(
@@ -465,6 +480,7 @@ class UnitRecord(Sealed):
                     "no sequences, slots or pad: rows belong to no single source",
                     account,
                 )
+        # Without the counts of rows, the shares add up to the audit of the unit.
         total = _without_rows(Account.total([self.account]))
         if self.shares and Account.total(self.shares.values()) != total:
             document.fail(
@@ -475,7 +491,8 @@ class UnitRecord(Sealed):
 
 
 def _without_rows(account: Account) -> Account:
-    """Return an audit without the counts of packed rows, which may hold documents of
-    several sources.
+    """Return an audit without the counts of packed rows.
+
+    A packed row may hold documents of several sources.
     """
     return replace(account, sequences=0, slots=0, pad=0)

@@ -56,8 +56,9 @@ _TRIES: Final = 8  # tries to create a file in a folder that other processes rem
 
 @final
 class LocalStore(Store):
-    """Objects as read-only files below a folder; symlinks below it are refused, not
-    followed.
+    """Objects as read-only files below a folder.
+
+    Symlinks below it are refused, not followed.
     """
 
     def __init__(self, root: str | os.PathLike[str]) -> None:
@@ -66,7 +67,9 @@ class LocalStore(Store):
             raise StoreError(
                 f"the store {self._root} is a file; expected a folder (a missing one is created)"
             )
+        # Prefix of the paths of all objects. Of the root "/" it is empty.
         self._above = str(self._root).rstrip(os.sep)
+        # Folders that this store has made durable, each once.
         self._durable: set[str] = set()
 
     @property
@@ -77,12 +80,12 @@ class LocalStore(Store):
         # The root is resolved already. Checking each part below it is faster than
         # resolving the whole path.
         path = self._above
-        for part in check_key(key).split("/"):
-            path = f"{path}{os.sep}{part}"
+        for path_part in check_key(key).split("/"):
+            path = f"{path}{os.sep}{path_part}"
             if _is_symlink(path):
-                real = os.path.realpath(self._root / key)
+                real_path = os.path.realpath(self._root / key)
                 raise StoreError(
-                    f"the key {key!r} is refused: a symlink points to {real}. Put the files there.",
+                    f"the key {key!r} is refused: a symlink points to {real_path}. Put the files there.",
                     key=key,
                 )
         return Path(path)
@@ -100,49 +103,60 @@ class LocalStore(Store):
             return open_regular(path)
 
     def size(self, key: str) -> int | None:
+        # Symlinks and folders are no objects, so lstat.
         path = self.local_path(key)
         try:
-            status = path.lstat()
+            file_status = path.lstat()
         except (FileNotFoundError, NotADirectoryError):
             return None
-        return status.st_size if stat.S_ISREG(status.st_mode) else None
+        return file_status.st_size if stat.S_ISREG(file_status.st_mode) else None
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
+        # Entries come in the order of keys, and a folder at its place among them.
         for entry in self._entries(prefix):
-            key = f"{prefix}/{entry.name}" if prefix else entry.name
+            object_key = _joined_key(prefix, entry.name)
             if entry.is_dir(follow_symlinks=False):
-                yield from self.list(key)
+                yield from self.list(object_key)
             elif not entry.name.startswith(TEMP_MARK):
                 # Removed since the folder was read.
                 with contextlib.suppress(FileNotFoundError):
-                    status = entry.stat(follow_symlinks=False)
-                    yield ObjectInfo(key, status.st_size, status.st_mtime)
+                    file_status = entry.stat(follow_symlinks=False)
+                    yield ObjectInfo(
+                        object_key, file_status.st_size, file_status.st_mtime
+                    )
 
     def list_dirs(self, prefix: str) -> builtins.list[str]:
-        return sorted(
-            entry.name
-            for entry in self._entries(prefix)
-            if entry.is_dir(follow_symlinks=False)
-        )
+        names: builtins.list[str] = []
+        for entry in self._entries(prefix):
+            if entry.is_dir(follow_symlinks=False):
+                names.append(entry.name)
+        return sorted(names)
 
     def _entries(self, prefix: str) -> builtins.list[os.DirEntry[str]]:
-        """Return the entries of a folder in the order of keys; none if there is no
-        such folder.
+        """Return the entries of a folder in the order of keys.
+
+        A folder that does not exist has none.
         """
-        folder = self.local_path(prefix) if prefix else self._root
+        folder = self._folder(prefix)
         try:
             with os_errors("list", prefix or self.url), os.scandir(folder) as entries:
                 return sorted(entries, key=_key_order)
         except NotFoundError:
             return []
 
+    def _folder(self, prefix: str) -> Path:
+        """Return the folder of a prefix; "" is the root of the store."""
+        if not prefix:
+            return self._root
+        return self.local_path(prefix)
+
     def temp(self, prefix: str) -> Path:
-        folder = self.local_path(prefix) if prefix else self._root
+        folder = self._folder(prefix)
         with os_errors("write below", prefix or self.url):
             return self._new_temp(folder)
 
     def _new_temp(self, folder: Path, data: bytes = b"") -> Path:
-        """Create a temporary file of `data`, and return its path."""
+        """Create a temporary file with some bytes, and return its path."""
         for _ in range(_TRIES):
             # Gc removed the folder, which was empty.
             with contextlib.suppress(FileNotFoundError):
@@ -155,6 +169,8 @@ class LocalStore(Store):
         )
 
     def _put(self, puts: Sequence[Put]) -> builtins.list[Outcome]:
+        # Paths are checked before anything is written, and temporary files that are not
+        # ours are refused.
         paths = {put.key: self.local_path(put.key) for put in puts}
         temps: dict[str, Path] = {}
         for put in puts:
@@ -166,6 +182,7 @@ class LocalStore(Store):
             with os_errors(PUBLISH, put.key):
                 put.require_written(made_final(temps[put.key]))
 
+        # Steps 1 to 4 of the module docstring, for all objects together.
         outcomes: dict[str, Outcome] = {}
         try:
             self._write_temps(puts, paths, temps)
@@ -188,8 +205,9 @@ class LocalStore(Store):
     def _write_temps(
         self, puts: Sequence[Put], paths: Mapping[str, Path], temps: dict[str, Path]
     ) -> None:
-        """Write the bytes of puts to temporary files, unless an equal object exists;
-        add the files to `temps`.
+        """Write the bytes of puts to temporary files, and add the files to `temps`.
+
+        A put that finds an equal object needs no file.
         """
         for put in puts:
             if isinstance(put.data, bytes):
@@ -202,25 +220,29 @@ class LocalStore(Store):
 
     def _sync(self, paths: Iterable[Path]) -> None:
         """Make the folders of some files durable, with their entries."""
+        # Each folder once, in a fixed order.
         for folder in sorted({path.parent for path in paths}):
             with os_errors("sync", str(folder)):
                 self._make_durable(folder)
                 fsync_directory(folder)
 
     def _place(self, path: Path, put: Put, temp: Path) -> Outcome:
-        """Give a durable file its name, unless an object with this name may not be
-        replaced.
+        """Give a durable file its name, if an object with this name may be replaced.
 
         Writers that replace or delete in one folder of this machine take turns;
         creating an object takes no lock. A reader keeps the inode that it opened.
         """
         with os_errors(PUBLISH, put.key):
+            # An object that is created takes no lock: a hard link is atomic, and fails
+            # if the name is taken.
             self._make_durable(path.parent)
             if put.expected is None:
                 with contextlib.suppress(FileExistsError):
                     os.link(temp, path)
                     return "created"
 
+            # Everything else is a compare-and-swap. Between its look and its rename the
+            # folder is locked.
             def send(token: str | None) -> None:
                 if token is None:
                     os.link(temp, path)  # create-only, as by writers that take no lock
@@ -242,6 +264,7 @@ class LocalStore(Store):
             lambda link: caught(lambda: self._hashed_source(link)), links, threads
         )
         results: builtins.list[Outcome | NotFoundError | IntegrityError] = []
+        # Links are made one after another, in the order of the request.
         linked_paths: builtins.list[Path] = []
         for link, path, source in zip(links, paths, sources, strict=True):
             if isinstance(source, Exception):
@@ -255,7 +278,7 @@ class LocalStore(Store):
         return results
 
     def _hashed_source(self, link: Link) -> os.stat_result:
-        """Return the status of the source file of a link, after its hash was checked.
+        """Return the status of the source file of a link, after checking its hash.
 
         Raises:
             IntegrityError: The file has another hash.
@@ -270,8 +293,9 @@ class LocalStore(Store):
         raise link.damaged(sha256)
 
     def _link(self, link: Link, path: Path, hashed: os.stat_result) -> Outcome:
-        """Give a hashed file a second name; it was durable before it got its first
-        one.
+        """Give a hashed file a second name.
+
+        It was durable before it got its first one.
         """
         source = self.local_path(link.source)
         with os_errors("reuse", link.source):
@@ -282,15 +306,16 @@ class LocalStore(Store):
                 if error.errno not in _NO_LINK:
                     raise
                 return self._copy(link, source, path)
-            if not os.path.samestat(
-                hashed, path.lstat()
-            ):  # the source was replaced meanwhile, as repair does
+            is_hashed_file = os.path.samestat(hashed, path.lstat())
+            if not is_hashed_file:
+                # The source was replaced meanwhile, as repair does.
                 self._hashed_source(replace(link, source=link.target))
             return "created"
 
     def _copy(self, link: Link, source: Path, path: Path) -> Outcome:
-        """Publish a copy of a file that cannot be linked, or whose target exists and
-        may be replaced.
+        """Publish a copy of a file that cannot be linked.
+
+        This is also the way for a target that exists and may be replaced.
         """
         if _holds(path, link.put()):
             return "equal"
@@ -312,32 +337,41 @@ class LocalStore(Store):
             fsync_directory(path.parent)
 
     def leftovers(self, prefix: str) -> builtins.list[Leftover]:
+        # Temporary files lie beside the objects, in folders with safe names.
         leftovers: builtins.list[Leftover] = []
         for entry in self._entries(prefix):
-            name = f"{prefix}/{entry.name}" if prefix else entry.name
+            entry_key = _joined_key(prefix, entry.name)
             if entry.is_dir(follow_symlinks=False):
-                if key_problem(name) is None:
-                    leftovers += self.leftovers(name)
+                if key_problem(entry_key) is None:
+                    leftovers += self.leftovers(entry_key)
             elif entry.name.startswith(TEMP_MARK):
                 # Published or swept meanwhile.
                 with contextlib.suppress(FileNotFoundError):
-                    status = entry.stat(follow_symlinks=False)
+                    file_status = entry.stat(follow_symlinks=False)
                     is_dead = is_abandoned(entry.name)
                     leftovers.append(
-                        Leftover(name, status.st_size, status.st_mtime, is_dead, name)
+                        Leftover(
+                            entry_key,
+                            file_status.st_size,
+                            file_status.st_mtime,
+                            is_dead,
+                            entry_key,
+                        )
                     )
         return leftovers
 
     def remove_leftover(self, leftover: Leftover) -> bool:
-        folder, _, name = leftover.name.rpartition("/")
-        if not name.startswith(TEMP_MARK):
+        # The name comes from a listing. It is checked again, because the file is
+        # deleted.
+        folder, _, file_name = leftover.name.rpartition("/")
+        if not file_name.startswith(TEMP_MARK):
             raise StoreError(
                 f"{leftover.name} is not a temporary file; nothing was removed",
                 key=leftover.name,
             )
-        folder_path = self.local_path(folder) if folder else self._root
+        folder_path = self._folder(folder)
         with contextlib.suppress(NotFoundError), os_errors("remove", leftover.name):
-            (folder_path / name).unlink()
+            (folder_path / file_name).unlink()
             return True
         return False
 
@@ -351,20 +385,21 @@ class LocalStore(Store):
 
     def check_temp(self, temp: Path, key: str) -> None:
         """Raise StoreError for a file that :meth:`temp` did not make."""
-        if not temp.name.startswith(TEMP_MARK) or not str(temp).startswith(
-            self._above + os.sep
-        ):
+        is_below_store = str(temp).startswith(self._above + os.sep)
+        if not temp.name.startswith(TEMP_MARK) or not is_below_store:
             raise StoreError(
                 f"cannot publish {temp} as {key}: not a temporary file of this store; write into temp()"
             )
 
     def _make_durable(self, folder: Path) -> None:
-        """Create a folder and its ancestors, and make their entries durable; each
-        once per store object.
+        """Create a folder and its ancestors, and make their entries durable.
+
+        This is done once for each folder and store object.
         """
-        name = str(folder)
-        if name in self._durable and os.path.isdir(name):  # noqa: PTH112 - called six times for each unit
+        folder_path = str(folder)
+        if folder_path in self._durable and os.path.isdir(folder_path):  # noqa: PTH112 - called six times for each unit
             return
+        # Ancestors first: an entry is durable only if the folder that holds it is.
         if self._root in folder.parents or not folder.parent.is_dir():
             self._make_durable(folder.parent)
         folder.mkdir(exist_ok=True)
@@ -374,12 +409,20 @@ class LocalStore(Store):
             # done.
             with locked(folder):
                 fsync_directory(folder)
-        self._durable.add(name)
+        self._durable.add(folder_path)
+
+
+def _joined_key(prefix: str, name: str) -> str:
+    """Return the key of a name in the folder of a prefix; "" is the root."""
+    if not prefix:
+        return name
+    return f"{prefix}/{name}"
 
 
 def _key_order(entry: os.DirEntry[str]) -> str:
-    """Return the sort key for the order of whole keys, as an object store lists
-    them: "a-b/x" before "a/x".
+    """Return the sort key of an entry, for the order of whole keys.
+
+    It is the order in which an object store lists them: "a-b/x" before "a/x".
     """
     if entry.is_dir(follow_symlinks=False):
         return entry.name + "/"

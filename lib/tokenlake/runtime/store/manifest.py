@@ -35,29 +35,35 @@ Kind = Literal["packed", "tokens", "preference"]
 
 
 class _Texts(msgspec.Struct):
+    """Settings of the texts of a source, of which only preference pairs are read."""
+
     preference: dict[str, Any] = {}
 
 
 class _ConfigSource(msgspec.Struct):
+    """Source in a configuration."""
+
     texts: _Texts | UnsetType = UNSET
     tokenizer: _Texts | UnsetType = UNSET
 
 
 class _Build(msgspec.Struct):
+    """Build of a configuration: packing, and kept fields as (name, type)."""
+
     pack: dict[str, Any] | None = None
     around: dict[str, Any] | None = None
     kept: tuple[tuple[str, Any], ...] = ()
 
 
 class _Config(msgspec.Struct):
-    """The parts of a configuration that readers rely on."""
+    """Parts of a configuration that readers rely on."""
 
     build: _Build | UnsetType = UNSET
     sources: dict[str, _ConfigSource] = {}
 
 
 class _Tokenizer(msgspec.Struct):
-    """The facts about a tokenizer that readers rely on."""
+    """Facts about a tokenizer that readers rely on."""
 
     files: dict[str, Sha256] = {}
     folder: Annotated[str, Meta(pattern=r"^([0-9a-f]{16})?\Z")] = ""
@@ -72,8 +78,7 @@ class _Tokenizer(msgspec.Struct):
 @final
 @dataclass(frozen=True, kw_only=True)
 class Manifest(Sealed):
-    """The complete description of a version: its files and their hashes, its origin,
-    its audit.
+    """Complete description of a version: its files with their hashes, origin and audit.
 
     The file is sealed canonical JSON without clock, host, user or run id: equal work
     gives equal bytes. Totals, splits, account, lineage and sha256 follow from the
@@ -132,18 +137,19 @@ class Manifest(Sealed):
 
     @cached_property
     def preference(self) -> tuple[Method, Trainer] | None:
-        """Method and trainer whose columns the rows of kind ``preference`` have;
-        None for the other kinds.
+        """Method and trainer that the columns of kind ``preference`` are for.
+
+        It is None for the other kinds.
         """
         if self.kind != "preference":
             return None
+        # All sources of a version have the same columns: the first method and trainer
+        # are those of all.
         sources: dict[str, Any] = self.config.get("sources", {})
         for source in sources.values():
             settings = source.get("texts", {}).get("preference", {})
-            if (
-                settings.get("method") in METHODS
-                and settings.get("trainer") in TRAINERS
-            ):
+            has_method = settings.get("method") in METHODS
+            if has_method and settings.get("trainer") in TRAINERS:
                 return settings["method"], settings["trainer"]
         raise IntegrityError(
             f"{self.dataset}@v{self.version}: of kind preference, but its config names no method and trainer"
@@ -160,27 +166,34 @@ class Manifest(Sealed):
         shards: dict[str, list[ledger.ShardEntry]] = {}
         for shard in self.files:
             shards.setdefault(shard.split, []).append(shard)
+        # Most versions have one split, whose sums are those of all shards.
         if len(shards) == 1:
             return dict.fromkeys(shards, self.totals)
-        return {name: ledger.Totals.of(shards[name]) for name in sorted(shards)}
+        return {
+            split_name: ledger.Totals.of(shards[split_name])
+            for split_name in sorted(shards)
+        }
 
     @cached_property
     def held_out(self) -> dict[str, str]:
-        """Split of the held-out documents, by source; splits without rows in this
-        version are left out.
+        """Split of the held-out documents, by source.
+
+        Splits without rows in this version are left out.
         """
         splits: dict[str, str] = {}
         sources: dict[str, Any] = self.config.get("sources", {})
-        for name, source in sources.items():
+        for source_name, source in sources.items():
             split = source["eval"]["split"] if "eval" in source else None
             if split in self.splits:
-                splits[name] = split
+                splits[source_name] = split
         return splits
 
     @cached_property
     def account(self) -> Account:
-        """Sum of the sources' audits, and of the rows of a mixture that belong to
-        several sources.
+        """Audit of the version.
+
+        It is the sum of the sources' audits, and of the rows of a mixture that belong
+        to several sources.
         """
         accounts = list(self.accounts.values())
         if self.mixture is not None:
@@ -202,8 +215,9 @@ class Manifest(Sealed):
 
     @property
     def width(self) -> int:
-        """Ids of a row of a packed dataset, padding included; 0 for rows that are
-        documents.
+        """Ids of a row of a packed dataset, padding included.
+
+        It is 0 for rows that are documents.
         """
         return self.seq_length or 0
 
@@ -218,19 +232,21 @@ class Manifest(Sealed):
         return f"Manifest({self.dataset}@v{self.version}: {self.kind}, {rows}, {tokens} in {shards})"
 
     def _repr_html_(self) -> str:
+        # Facts of the whole version, then a table with a row for each split.
+        parents: list[str] = []
+        for parent in self.parents:
+            parents.append(f"{parent.dataset}@v{parent.version}")
         facts = {
             "kind": self.kind,
             "ids of a row": self.seq_length,
             "documents": self.account.documents,
             "sources": ", ".join(self.accounts),
-            "made of": ", ".join(
-                f"{parent.dataset}@v{parent.version}" for parent in self.parents
-            ),
+            "made of": ", ".join(parents),
             "sha256": self.sha256,
         }
-        heads = ("split", "rows", "tokens", "documents", "shards", "bytes")
-        rows: list[tuple[str, ...]] = []
-        for name, totals in self.splits.items():
+        column_heads = ("split", "rows", "tokens", "documents", "shards", "bytes")
+        table_rows: list[tuple[str, ...]] = []
+        for split_name, totals in self.splits.items():
             counts = (
                 totals.rows,
                 totals.tokens,
@@ -238,12 +254,14 @@ class Manifest(Sealed):
                 totals.files,
                 totals.bytes,
             )
-            rows.append((name, *(f"{count:,}" for count in counts)))
+            table_rows.append((split_name, *(f"{count:,}" for count in counts)))
         return named_facts(
-            f"Manifest {self.dataset}@v{self.version}", facts, heads, rows
+            f"Manifest {self.dataset}@v{self.version}", facts, column_heads, table_rows
         )
 
     def _members(self) -> dict[str, Any]:
+        # The parents are written as part of the lineage, and not on their own. Sums
+        # follow from the fields; they are written too, and compared on reading.
         members = super()._members()
         members.pop("parents", None)
         if self.mixture is not None:
@@ -255,9 +273,12 @@ class Manifest(Sealed):
 
     @classmethod
     def _read(cls, document: SealedDocument) -> Self:
+        # Parts that other modules read later: a wrong type is found now.
         _check_config(document)
         document.get("tokenizer", dict[str, _Tokenizer])
         lineage: ledger.Lineage = document.get("lineage", ledger.Lineage)
+        # The mixture is decoded by its own class, because the order of its sources
+        # matters.
         mixture: MixtureRecord | None = None
         if "mixture" in document:
             mixture = MixtureRecord.read(document, "mixture")
@@ -274,8 +295,9 @@ class Manifest(Sealed):
         return manifest
 
     def check(self, where: str = MANIFEST) -> None:
-        """Check that the audits balance, one by one and against the files; those of a
-        mixture also against its order.
+        """Check that the audits balance, each of them and against the files.
+
+        Those of a mixture are also compared with its order.
 
         Args:
             where: Name of the manifest, for messages.
@@ -290,6 +312,7 @@ class Manifest(Sealed):
             account.check(width, where=f"{where}: source {source!r}")
         self.account.check(self.seq_length, where=where)
         require_equal("the audit of all files", self._file_equations(), where)
+        # The counts of a mixture follow from its order.
         if self.mixture is not None:
             # This imports numpy, which a list of the versions of a store should not
             # wait for.
@@ -305,9 +328,8 @@ class Manifest(Sealed):
             )
 
     def _file_equations(self) -> tuple[tuple[str, int, int], ...]:
-        """Return the equations between the audit and the files, each with both
-        sides.
-        """
+        """Return the equations between audit and files, each with both sides."""
+        # Packed rows count as sequences, all others as documents.
         total = self.account
         files = self.totals
         count_name = "sequences" if self.kind == "packed" else "documents"
@@ -315,6 +337,7 @@ class Manifest(Sealed):
         # Rows that were packed elsewhere and are passed on count as one document each.
         passes_rows_on = self.mixture is not None and self.mixture.level == "sequences"
         document_name = "rows" if passes_rows_on else "documents"
+        # Padding is no token of a file.
         ids = total.content_packed + total.bos + total.eos
         return (
             (f"account.{count_name} = rows of all files", counted_rows, files.rows),
@@ -331,8 +354,10 @@ class Manifest(Sealed):
         )
 
     def _check(self, document: SealedDocument) -> None:
+        # Each entry on its own.
         ledger.check_entries(document, "files", self.files)
         ledger.check_entries(document, "inputs", self.inputs)
+        # Only packed rows have one length.
         if (self.kind == "packed") != (self.seq_length is not None):
             document.fail(
                 "seq_length", "a length for kind packed, else null", self.seq_length
@@ -342,13 +367,16 @@ class Manifest(Sealed):
         # Nothing is listed twice.
         paths = [shard.path for shard in self.files]
         if len(set(paths)) != len(paths):
-            repeated = [path for path, times in Counter(paths).items() if times > 1]
+            occurrences = Counter(paths)
+            repeated = [path for path in occurrences if occurrences[path] > 1]
             document.fail("files", "each path once", repeated)
         file_ids = [entry.file_id for entry in self.inputs]
         if len(set(file_ids)) != len(file_ids):
             repetitions = len(file_ids) - len(set(file_ids))
             document.fail("inputs", "each file_id once", f"{repetitions} repeated")
 
+        # Other files lie where readers do not look for shards, records or documents of
+        # the version.
         for path in self.other_files:
             problem = key_problem(path)
             is_reserved = path.split("/")[0] in (DATA, RUNS, MANIFEST, CLAIM)
@@ -360,6 +388,7 @@ class Manifest(Sealed):
                 )
 
 
+# Without these names each manifest with kept fields would import Arrow.
 _PLAIN: Final = frozenset(
     (
         "bool",
@@ -372,8 +401,9 @@ _PLAIN: Final = frozenset(
         "large_string",
     )
 )
-"""Types of kept fields that are known without Arrow, which takes longer to import
-than to list a store.
+"""Types of kept fields that are known without Arrow.
+
+Importing Arrow takes longer than listing a store.
 """
 
 
@@ -382,8 +412,10 @@ def _check_config(document: SealedDocument) -> None:
     config: _Config = document.get("config", _Config)
     if config.build is UNSET:
         return
+    # Kept fields: their types are read again when rows are.
     for index, (_, type_name) in enumerate(config.build.kept):
-        if isinstance(type_name, str) and type_name in _PLAIN:
+        is_known_type = isinstance(type_name, str) and type_name in _PLAIN
+        if is_known_type:
             continue
         from tokenlake.runtime.column_types import arrow_type
 

@@ -1,5 +1,6 @@
-"""The record of a mixture in a manifest: the order of its rows, and the rows drawn of
-each source.
+"""Record of a mixture in a manifest: the order of its rows, and the rows drawn.
+
+The rows are counted for each source.
 
 The order is a function. So the number of rows of each source, and its number of epochs,
 can be computed without the rows: ``store/draws.py``.
@@ -27,8 +28,9 @@ from tokenlake.runtime.store.sealed import (
 )
 
 Level = Literal["documents", "sequences"]
-"""Unit of mixing: documents, which may be packed after they are mixed, or packed
-rows.
+"""Unit of mixing.
+
+Documents may be packed after they are mixed; sequences are packed rows.
 """
 
 Interpolation = Literal["step", "linear", "cosine"]
@@ -61,8 +63,9 @@ class WeightPoint:
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MixtureOrder:
-    """The arguments of :class:`tokenlake.runtime.mixing.mixture.SourceMixture`, without
-    the lengths of the sources.
+    """Arguments of :class:`tokenlake.runtime.mixing.mixture.SourceMixture`.
+
+    The lengths of the sources are not among them.
 
     Attributes:
         lanes: Number of lanes.
@@ -94,6 +97,8 @@ class MixtureOrder:
     def to_json(self) -> dict[str, Any]:
         """Return the JSON-able form; a default `version` and `kept` are left out."""
         members = msgspec.to_builtins(self)
+        # Manifests of the first order were written without the two members, and keep
+        # their bytes.
         if self.version == FIRST_ORDER:
             del members["version"]
         if not self.kept:
@@ -110,6 +115,7 @@ class MixtureOrder:
             names: Names of the sources, in the order of the mixture.
         """
         source_names = list(names)
+        # Lists keep the order of the sources, which decides the order of the rows.
         points = [_listed_point(point, source_names) for point in self.points]
         members = self.to_json() | {"names": source_names, "points": points}
         del members["rows"]
@@ -118,7 +124,7 @@ class MixtureOrder:
 
 def _listed_point(point: WeightPoint, names: Iterable[str]) -> list[Any]:
     """Return the step of a point and its weights, in the order of the names."""
-    return [point.step, [point.weights[name] for name in names]]
+    return [point.step, [point.weights[source_name] for source_name in names]]
 
 
 @final
@@ -219,6 +225,8 @@ class MixtureRecord:
     def to_json(self) -> dict[str, Any]:
         """Return the JSON-able form."""
         return {
+            # The keys are sorted when they are written, so that the order of the
+            # sources is a list of its own.
             "level": self.level,
             "weights_by": self.weights_by,
             "order": self.order.to_json(),
@@ -251,6 +259,7 @@ class MixtureRecord:
         Raises:
             IntegrityError: A value is one that no writer of ours would write.
         """
+        # Names and sources are two members of the file: they must be the same.
         stored: _Stored = document.get(key, _Stored)
         names = stored.names
         if sorted(names) != sorted(stored.sources):
@@ -268,8 +277,9 @@ class MixtureRecord:
 
 
 class _Stored(msgspec.Struct):
-    """A record as it is stored: with a list of names, because their order matters
-    and canonical JSON sorts keys.
+    """Record as it is stored: with a list of names.
+
+    The order of the names matters, and canonical JSON sorts keys.
     """
 
     level: Level
@@ -282,10 +292,12 @@ class _Stored(msgspec.Struct):
 
 def _check_order(document: SealedDocument, key: str, stored: _Stored) -> None:
     """Check the order of a stored mixture against its sources."""
+    # Weights hold from a step on, so that the steps must ascend.
     order = stored.order
     steps = [point.step for point in order.points]
     if not steps or any(step >= next_step for step, next_step in pairwise(steps)):
         document.fail(f"{key}.points", "at least one, with ascending steps", steps)
+    # Each point gives the weight of every source.
     for point in order.points:
         if set(point.weights) != set(stored.names):
             document.fail(
@@ -293,6 +305,7 @@ def _check_order(document: SealedDocument, key: str, stored: _Stored) -> None:
                 f"weights of {sorted(stored.names)}",
                 dict(point.weights),
             )
+    # A source of which all rows are used is not listed.
     for name, rows in order.kept.items():
         if name not in stored.sources or rows >= stored.sources[name].rows:
             document.fail(

@@ -1,10 +1,14 @@
 """A store in a bucket: S3 and Google Cloud Storage.
 
-Publishing is always the same: write a temporary file on this machine, read it again and
-compare its sha256, then send one create-only put with checksums, which the service
-carries out whole or not at all. If there is an object already, or the answer was lost
-and the second try is refused, the object is read back: equal bytes are success. An
-object is replaced by compare-and-swap of the version that was read.
+An object is always published by the same steps:
+
+1. Write a temporary file on this machine, read it again and compare its sha256.
+2. Send one create-only put with checksums, which the service carries out whole or not
+   at all.
+3. If an object exists already, or the answer was lost and the second try is refused,
+   read the object back: equal bytes are success.
+
+An object is replaced by compare-and-swap of the version that was read.
 
 Some services accept the conditions of a request and ignore them. There two builds could
 overwrite one another in silence. So each process tries conditional writes once, with an
@@ -36,7 +40,7 @@ from tokenlake.runtime.store.sessions import on_loop, on_loop_to_its_end
 from tokenlake.runtime.store.url import folder_of
 from tokenlake.runtime.store.writes import HashingTarget, Outcome, Put, compare_and_swap
 
-_TRYING: Final = threading.Lock()
+_TRYING: Final = threading.Lock()  # one trial of copies at a time in this process
 
 # Kinds of leftovers, which begin their names.
 _SCRATCH: Final = "scratch"
@@ -46,14 +50,15 @@ _TRIAL: Final = "trial"
 
 @final
 class ObjectStore(RemoteStore, Store):
-    """Objects below a URL of a bucket, read as :class:`RemoteStore` does and written
-    with conditions.
+    """Objects below a URL of a bucket.
+
+    They are read as :class:`RemoteStore` does, and written with conditions.
 
     The first write of a process checks that the storage keeps conditions
     (:meth:`preflight`).
     """
 
-    at_once = 32
+    at_once = 32  # requests wait for the network, and take little time here
 
     def preflight(self) -> None:
         try_out(self._storage(), self._root)
@@ -68,7 +73,8 @@ class ObjectStore(RemoteStore, Store):
     def _put_one(self, put: Put) -> Outcome:
         """Write one object, with its condition."""
         with os_errors("publish", put.key), self._payload(put) as payload:
-
+            # An interrupted caller must wait for the request: a put that goes on alone
+            # could appear later.
             def send(over: str | None) -> None:
                 on_loop_to_its_end(self._bucket().put(self._at(put.key), payload, over))
 
@@ -84,8 +90,9 @@ class ObjectStore(RemoteStore, Store):
 
     @contextlib.contextmanager
     def _payload(self, put: Put) -> Generator[Payload]:
-        """Open the bytes to send, read back and compared with their hash; a
-        temporary file is removed at the end.
+        """Open the bytes to send, read back and compared with their hash.
+
+        A temporary file is removed at the end.
         """
         if isinstance(put.data, bytes):
             payload = Payload.of(put.data)
@@ -105,16 +112,16 @@ class ObjectStore(RemoteStore, Store):
     def link_all(
         self, links: Sequence[Link]
     ) -> builtins.list[Outcome | NotFoundError | IntegrityError]:
-        return list(
-            in_order(
-                lambda link: caught(lambda: self._copied(link)), links, self.at_once
-            )
-        )
+        def copy_one(link: Link) -> Outcome | NotFoundError | IntegrityError:
+            return caught(lambda: self._copied(link))
+
+        return list(in_order(copy_one, links, self.at_once))
 
     def _copied(self, link: Link) -> Outcome:
         """Copy one object inside the storage."""
         source = self._at(link.source)
         target = self._at(link.target)
+        # The caller may know that a version has the hash. Otherwise the source is read.
         if link.seen is not None and link.seen.token:
             version = objects.RemoteObject(
                 path=link.seen.key, size=link.seen.size, token=link.seen.token
@@ -148,17 +155,19 @@ class ObjectStore(RemoteStore, Store):
             ) from None
 
     def _keeps_copies(self) -> bool:
-        """Return whether copies in one request keep conditions; the first call of a
-        process tries it.
+        """Return whether copies in one request keep conditions.
+
+        The first call of a process tries it out.
         """
         client = self._bucket()
-        name = f"{self._root} copies"
+        trial_name = f"{self._root} copies"
         with _TRYING:
-            if client.in_parts and name not in client.trials:
-                client.trials[name] = keeps_copies(client, self._root)
-        return client.trials.get(name, True)
+            if client.in_parts and trial_name not in client.trials:
+                client.trials[trial_name] = keeps_copies(client, self._root)
+        return client.trials.get(trial_name, True)
 
     def delete(self, key: str) -> None:
+        # A bucket reports no error for an object that does not exist.
         url = self._at(key)
         if self.size(key) is None:
             raise NotFoundError(
@@ -171,53 +180,54 @@ class ObjectStore(RemoteStore, Store):
 
     def leftovers(self, prefix: str) -> builtins.list[Leftover]:
         leftovers: builtins.list[Leftover] = []
-        for remote, upload in on_loop(
-            self._storage().uploads(folder_of(self._root, prefix))
-        ):
-            key = self._key(remote.path)
-            name = f"{_UPLOAD}:{upload}:{key}"
+        # Uploads in parts that were never completed. Their size is unknown.
+        uploads = on_loop(self._storage().uploads(folder_of(self._root, prefix)))
+        for remote, upload in uploads:
+            object_key = self._key(remote.path)
+            leftover_name = f"{_UPLOAD}:{upload}:{object_key}"
             leftovers.append(
-                Leftover(name, 0, remote.modified or 0.0, dead=False, key=key)
+                Leftover(
+                    leftover_name, 0, remote.modified or 0.0, dead=False, key=object_key
+                )
             )
+        # Objects of preflights whose process died lie in the root of the store.
         if not prefix:
-            # Objects of preflights whose process died.
             for remote in on_loop(self._client().list(self._at(PROBE), flat=True)):
                 if not remote.path.endswith("/"):
-                    key = self._key(remote.path)
-                    name = f"{_TRIAL}:{key}"
+                    object_key = self._key(remote.path)
+                    leftover_name = f"{_TRIAL}:{object_key}"
                     leftovers.append(
                         Leftover(
-                            name,
+                            leftover_name,
                             remote.size,
                             remote.modified or 0.0,
                             dead=False,
-                            key=key,
+                            key=object_key,
                         )
                     )
-        leftovers += [
-            Leftover(
-                f"{_SCRATCH}:{local.name}",
-                local.bytes,
-                local.modified,
-                local.dead,
-                local.key,
+        # Temporary files of this machine on their way to the bucket.
+        for local in scratch_of(self.url).leftovers(prefix):
+            leftover_name = f"{_SCRATCH}:{local.name}"
+            leftovers.append(
+                Leftover(
+                    leftover_name, local.bytes, local.modified, local.dead, local.key
+                )
             )
-            for local in scratch_of(self.url).leftovers(prefix)
-        ]
         return sorted(leftovers, key=lambda leftover: leftover.name)
 
     def remove_leftover(self, leftover: Leftover) -> bool:
-        kind, _, name = leftover.name.partition(":")
-        if kind == _SCRATCH:
+        # The name begins with the kind, and each kind is removed in its own way.
+        leftover_kind, _, leftover_name = leftover.name.partition(":")
+        if leftover_kind == _SCRATCH:
             return scratch_of(self.url).remove_leftover(
-                Leftover(name, 0, 0.0, leftover.dead, leftover.key)
+                Leftover(leftover_name, 0, 0.0, leftover.dead, leftover.key)
             )
-        if kind == _UPLOAD:
-            upload, _, key = name.partition(":")
+        if leftover_kind == _UPLOAD:
+            upload, _, key = leftover_name.partition(":")
             return on_loop(self._storage().abort(self._at(key), upload))
-        if kind == _TRIAL and name.startswith(PROBE):
-            exists = self.size(name) is not None
-            on_loop(self._storage().delete(self._at(name)))
+        if leftover_kind == _TRIAL and leftover_name.startswith(PROBE):
+            exists = self.size(leftover_name) is not None
+            on_loop(self._storage().delete(self._at(leftover_name)))
             return exists
         raise StoreError(
             f"{leftover.name} is neither an upload nor a temporary file; nothing was removed",
@@ -225,6 +235,7 @@ class ObjectStore(RemoteStore, Store):
         )
 
     def _storage(self) -> BucketClient:
+        """Return the storage, also before a preflight."""
         return cast("BucketClient", self._client())
 
     def _bucket(self) -> BucketClient:
@@ -248,9 +259,7 @@ class ObjectStore(RemoteStore, Store):
         return looked_twice(read)
 
     def _seen(self, key: str) -> tuple[str, str] | None:
-        """Return the sha256 of an object and the token of its version; None if it
-        does not exist.
-        """
+        """Return the sha256 of an object and the token of its version; None without one."""
         target = HashingTarget()
         with contextlib.suppress(NotFoundError):
             version = read_version(self._client(), self._at(key), target)

@@ -1,6 +1,4 @@
-"""Objects of a remote storage: their versions, ranges of their bytes, and errors of
-requests for them.
-"""
+"""Objects of a remote storage: versions, ranges of bytes, and errors of requests."""
 
 from __future__ import annotations
 
@@ -10,7 +8,7 @@ from typing import Final, TypeAlias, final
 
 from tokenlake.runtime.store.rates import RateFloor
 
-CHUNK: Final = 1 << 20
+CHUNK: Final = 1 << 20  # bytes of a body that are read at a time
 
 Write = Callable[[bytes], object]
 
@@ -38,13 +36,14 @@ class RemoteObject:
 
 
 ListPage: TypeAlias = tuple[list[RemoteObject], str | None]
-"""Objects of one page of a listing, and the mark of the next page; None after the
-last one.
+"""Objects of one page of a listing, and the mark of the next page.
+
+The mark is None after the last page.
 """
 
 
 class OtherObjectError(Exception):
-    """The object has another version than planned; the message says how it differs."""
+    """The object has another version than planned; the message names both."""
 
 
 class SourceChangedError(Exception):
@@ -98,14 +97,16 @@ class RangeBuffer:
             ShortBodyError: The body ended early.
             SlowServerError: The body comes too slowly.
         """
-        stop = self.stop if stop is None else stop
+        if stop is None:
+            stop = self.stop
         floor = RateFloor()
         while self.at < stop and (chunk := await floor.read(read, CHUNK)):
-            count = min(len(chunk), self.stop - self.at)
-            self.data[self.got : self.got + count] = (
-                chunk if count == len(chunk) else chunk[:count]
-            )
-            self.got += count
+            # A server may send more than was requested.
+            chunk_bytes = min(len(chunk), self.stop - self.at)
+            if chunk_bytes < len(chunk):
+                chunk = chunk[:chunk_bytes]
+            self.data[self.got : self.got + chunk_bytes] = chunk
+            self.got += chunk_bytes
         if self.at < stop:
             raise ShortBodyError(
                 f"the body ended at byte {self.at}, {stop - self.at} before its end"
@@ -131,20 +132,21 @@ async def pour(
         ShortBodyError: The body ended early.
         SlowServerError: The body comes too slowly.
     """
+    # The stated length is compared before the body is read, and its own length after.
     require_size(stated, planned)
-    size = stated if planned is None else planned.size
-    got = 0
+    expected_bytes = stated if planned is None else planned.size
+    received_bytes = 0
     floor = RateFloor()
     while chunk := await floor.read(read, CHUNK):
-        got += len(chunk)
-        if size is not None and got > size:
+        received_bytes += len(chunk)
+        if expected_bytes is not None and received_bytes > expected_bytes:
             raise OtherObjectError(
-                f"it has more than the {size} bytes that were expected"
+                f"it has more than the {expected_bytes} bytes that were expected"
             )
         write(chunk)
-    if size is not None and got < size:
+    if expected_bytes is not None and received_bytes < expected_bytes:
         raise ShortBodyError(
-            f"the body ended at byte {got}, {size - got} before its end"
+            f"the body ended at byte {received_bytes}, {expected_bytes - received_bytes} before its end"
         )
 
 

@@ -1,5 +1,6 @@
-"""Places for files that a user names: exports, reports, lists, statements. None of them
-may lie in a store.
+"""Places for files that a user names: exports, reports, lists, statements.
+
+None of them may lie in a store.
 
 A store holds committed versions, which nothing but `repair`, `rm` and `gc` may change.
 A place is in a store if it, or a folder above it, is one of these:
@@ -42,10 +43,8 @@ StorePart: TypeAlias = Literal["version", "dataset", "store"]
 
 _ALL_PARTS: Final[tuple[StorePart, ...]] = ("version", "dataset", "store")
 _AT_ONCE: Final = 16  # listings of a bucket under way at a time
-_CLOSED: Final = (
-    # Beginning of the note that takes the place of a removed version's manifest.
-    b'{"closed":true,'
-)
+# Beginning of the note that takes the place of a removed version's manifest.
+_CLOSED: Final = b'{"closed":true,'
 
 
 def require_outside_stores(
@@ -54,7 +53,9 @@ def require_outside_stores(
     *,
     storage_options: Mapping[str, Any] | None = None,
 ) -> None:
-    """Refuse a file or folder that lies in a store, or is one. Nothing is changed.
+    """Refuse a file or folder that lies in a store, or is one.
+
+    Nothing is changed.
 
     Args:
         place: A path of this machine, or a ``file://``, ``s3://`` or ``gs://`` URL.
@@ -64,11 +65,8 @@ def require_outside_stores(
     Raises:
         ConfigError: The place is a store, a dataset or a version, or lies in one.
     """
-    _refuse(
-        _enclosing_part(place, option, storage_options, _ALL_PARTS),
-        os.fspath(place),
-        option,
-    )
+    enclosing = _enclosing_part(place, option, storage_options, _ALL_PARTS)
+    _refuse(enclosing, os.fspath(place), option)
 
 
 def require_no_version_above(
@@ -77,22 +75,25 @@ def require_no_version_above(
     *,
     storage_options: Mapping[str, Any] | None = None,
 ) -> None:
-    """Refuse a store whose root lies in a version or in a dataset of another store.
+    """Refuse a store whose root lies in a version or dataset of another store.
+
+    Args:
+        store: Path or URL of the store.
+        option: Option that holds it, for the message.
+        storage_options: Options of a bucket. None: those of the environment.
 
     Raises:
-        ConfigError: It does.
+        ConfigError: The root lies in one.
     """
-    _refuse(
-        _enclosing_part(store, option, storage_options, ("version", "dataset")),
-        os.fspath(store),
-        option,
-    )
+    # The root of a store is itself a store, so that only the inner parts are refused.
+    enclosing = _enclosing_part(store, option, storage_options, ("version", "dataset"))
+    _refuse(enclosing, os.fspath(store), option)
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class _Enclosing:
-    """The innermost part of a store that a place lies in.
+    """Innermost part of a store that a place lies in.
 
     Attributes:
         part: Kind of the part.
@@ -104,6 +105,7 @@ class _Enclosing:
 
 
 def _refuse(enclosing: _Enclosing | None, place: str, option: str) -> None:
+    """Raise ConfigError for a place in a part of a store."""
     if enclosing is None:
         return
     kinds = {
@@ -127,15 +129,19 @@ def _enclosing_part(
     storage_options: Mapping[str, Any] | None,
     parts: Sequence[StorePart],
 ) -> _Enclosing | None:
-    """Return the innermost part of a store, of the kinds `parts`, that a place lies
-    in.
+    """Return the innermost part of a store that a place lies in.
+
+    Only the kinds in `parts` are looked for.
     """
-    text = os.fspath(place)
-    scheme, separator, rest = text.partition("://")
-    if not separator or scheme.lower() == "file":
-        return _part_on_disk(Path(rest if separator else text), parts)
+    address = os.fspath(place)
+    scheme, separator, path = address.partition("://")
+    if not separator:
+        return _part_on_disk(Path(address), parts)
+    if scheme.lower() == "file":
+        return _part_on_disk(Path(path), parts)
     if scheme.lower() in BUCKETS:
-        return _part_in_bucket(parse_url(text, option), option, storage_options, parts)
+        url = parse_url(address, option)
+        return _part_in_bucket(url, option, storage_options, parts)
     return None  # nothing is written to other storages
 
 
@@ -143,13 +149,16 @@ def _enclosing_part(
 
 
 def _part_on_disk(path: Path, parts: Sequence[StorePart]) -> _Enclosing | None:
+    """Return the innermost part of a store that a path lies in, links followed."""
+    # From the path upwards. Parts lie in one another, so that the first one found is
+    # the innermost.
     real = path.expanduser().resolve()
     for folder in (real, *real.parents):
         if folder == folder.parent:
             break  # the root of the file system
         if not os.path.isdir(folder):  # noqa: PTH112 - False where it may not be looked at
             continue
-        if version_number(folder.name.lower()) is not None and _is_version(folder):
+        if _is_named_version(folder):
             return _Enclosing("version", str(folder))
         if _has_child(folder, _is_named_version):
             return _Enclosing("dataset", str(folder))
@@ -159,6 +168,7 @@ def _part_on_disk(path: Path, parts: Sequence[StorePart]) -> _Enclosing | None:
 
 
 def _is_version(folder: Path) -> bool:
+    """Return whether a folder holds the files of a version."""
     # Not through Path, which raises for a folder that may not be looked at.
     if os.path.isfile(folder / CLAIM):  # noqa: PTH113
         return True
@@ -174,17 +184,20 @@ def _is_version(folder: Path) -> bool:
 
 
 def _is_named_version(folder: Path) -> bool:
+    """Return whether a folder is a version, by its name and its files."""
     return version_number(folder.name.lower()) is not None and _is_version(folder)
 
 
 def _is_dataset(folder: Path) -> bool:
+    """Return whether a folder is a dataset: it has such a name, and a version."""
     is_name = DATASET_NAME.fullmatch(folder.name.lower()) is not None
     return is_name and _has_child(folder, _is_named_version)
 
 
 def _has_child(folder: Path, is_wanted: Callable[[Path], bool]) -> bool:
-    """Return whether a folder has an entry that is wanted; False where it cannot be
-    listed.
+    """Return whether a folder has an entry that is wanted.
+
+    The result is False for a folder that cannot be listed.
     """
     try:
         names = os.listdir(folder)  # noqa: PTH208 - no Path per entry that is not looked at
@@ -202,12 +215,15 @@ def _part_in_bucket(
     storage_options: Mapping[str, Any] | None,
     parts: Sequence[StorePart],
 ) -> _Enclosing | None:
+    """Return the innermost part of a store that a URL lies in."""
+    # A path with odd parts would name another folder than the one that is looked up.
     path = url.path.strip("/")
     if is_odd(path) or "//" in path:
         raise ConfigError(
             f"{option}: {str(url)!r} has an empty, '.' or '..' part; expected the plain name of a folder of the bucket",
             got=str(url),
         )
+    # From the prefix upwards, as on a disk.
     bucket = open_read_store(url.root, storage_options=storage_options)
     prefix = PurePosixPath(path)
     for folder in (prefix, *prefix.parents):
@@ -221,26 +237,30 @@ def _part_in_bucket(
 def _part_at(
     bucket: ReadStore, key: str, parts: Sequence[StorePart]
 ) -> StorePart | None:
-    """Return what a prefix of a bucket is; None for none of the `parts` of a store."""
-    name = key.rpartition("/")[2]
-    if version_number(name) is not None and _is_version_key(bucket, key):
+    """Return the kind of a prefix of a bucket; None if it is none of the `parts`."""
+    folder_name = key.rpartition("/")[2]
+    if version_number(folder_name) is not None and _is_version_key(bucket, key):
         return "version"
     folders = _listed_folders(bucket, key)
-    if any(_is_version_key(bucket, child) for child in _named_versions(key, folders)):
-        return "dataset"
+    # Folders with the name of a version are looked into, in the order of the listing.
+    for child in _named_versions(key, folders):
+        if _is_version_key(bucket, child):
+            return "dataset"
     if "store" not in parts:
         return None
     # One listing for each folder that may be a dataset.
-    names = [folder for folder in folders if DATASET_NAME.fullmatch(folder)]
-    datasets = [_joined(key, folder) for folder in names]
-    if any(
-        in_order(lambda dataset: _is_dataset_key(bucket, dataset), datasets, _AT_ONCE)
-    ):
+    dataset_names = [folder for folder in folders if DATASET_NAME.fullmatch(folder)]
+    datasets = [_joined(key, folder) for folder in dataset_names]
+    are_datasets = in_order(
+        lambda dataset: _is_dataset_key(bucket, dataset), datasets, _AT_ONCE
+    )
+    if any(are_datasets):
         return "store"
     return None
 
 
 def _is_dataset_key(bucket: ReadStore, key: str) -> bool:
+    """Return whether a prefix of a bucket holds a version."""
     folders = _listed_folders(bucket, key)
     return any(
         _is_version_key(bucket, child) for child in _named_versions(key, folders)
@@ -248,12 +268,14 @@ def _is_dataset_key(bucket: ReadStore, key: str) -> bool:
 
 
 def _named_versions(key: str, folders: Sequence[str]) -> Iterator[str]:
+    """Yield the keys of the folders whose names are those of versions."""
     for folder in folders:
         if version_number(folder) is not None:
             yield _joined(key, folder)
 
 
 def _is_version_key(bucket: ReadStore, key: str) -> bool:
+    """Return whether a prefix of a bucket holds the objects of a version."""
     if _exists(bucket, f"{key}/{CLAIM}"):
         return True
     if not _exists(bucket, f"{key}/{MANIFEST}"):
@@ -267,12 +289,14 @@ def _is_version_key(bucket: ReadStore, key: str) -> bool:
 
 
 def _exists(bucket: ReadStore, key: str) -> bool:
+    """Return whether an object exists; False if it may not be looked at."""
     with suppress(StoreError):  # what may not be looked at cannot be written either
         return bucket.size(key) is not None
     return False
 
 
 def _listed_folders(bucket: ReadStore, key: str) -> list[str]:
+    """Return the folders right below a prefix; none if it may not be listed."""
     # Credentials are often for a part of a bucket: folders above it may not be listed.
     with suppress(StoreError):
         return bucket.list_dirs(key)
@@ -280,4 +304,5 @@ def _listed_folders(bucket: ReadStore, key: str) -> list[str]:
 
 
 def _joined(key: str, name: str) -> str:
+    """Return the key of a name below a key; "" is the root of the bucket."""
     return f"{key}/{name}" if key else name

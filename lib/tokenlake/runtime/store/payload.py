@@ -1,5 +1,6 @@
-"""The bytes of an object that is to be written: in memory or a file, whole or in
-parts.
+"""Bytes of an object that is to be written.
+
+They are in memory or a file, and are sent whole or in parts.
 """
 
 from __future__ import annotations
@@ -16,15 +17,19 @@ from tokenlake.errors import StoreError
 from tokenlake.runtime.store.durable_files import open_regular
 
 LARGE: Final = 32 << 20
-"""Bytes from which on an object is sent in parts, where the storage has such; a
-smaller one is held in memory.
+"""Bytes from which on an object is sent in parts, if the storage has parts.
+
+A smaller one is held in memory.
 """
 
 PIECE: Final = 8 << 20
-"""Bytes of a part, and of what is held in memory at once of a file that is sent."""
+"""Bytes of a part.
+
+As much of a file is held in memory while it is sent.
+"""
 
 _MOST_PARTS: Final = 9_000  # S3 takes 10,000
-_READ: Final = 1 << 20
+_READ: Final = 1 << 20  # bytes that are hashed at a time
 
 
 @final
@@ -42,7 +47,12 @@ class Payload:
     def __init__(
         self, source: bytes | int, size: int, *, in_parts: bool = False
     ) -> None:
-        """`source`: the bytes, or the descriptor of a file, which must stay open."""
+        """
+        Args:
+            source: Bytes, or the descriptor of a file, which must stay open.
+            size: Number of bytes.
+            in_parts: Send the bytes in parts, if the storage has parts.
+        """
         self._source = source
         self.size = size
         self.in_parts = in_parts
@@ -56,10 +66,10 @@ class Payload:
         for part_start in range(0, max(size, 1), self.part_bytes):
             part_stop = min(part_start + self.part_bytes, size)
             part_hash = hashlib.md5(usedforsecurity=False)
-            for start in range(part_start, part_stop, _READ):
-                piece = self.read(start, min(_READ, part_stop - start))
-                whole_hash.update(piece)
-                part_hash.update(piece)
+            for chunk_start in range(part_start, part_stop, _READ):
+                chunk = self.read(chunk_start, min(_READ, part_stop - chunk_start))
+                whole_hash.update(chunk)
+                part_hash.update(chunk)
             md5s.append(base64.b64encode(part_hash.digest()).decode())
         self.sha256: str = whole_hash.hexdigest()
         self.md5s: tuple[str, ...] = tuple(md5s)
@@ -70,7 +80,8 @@ class Payload:
         """Read a file, and keep it open to be sent.
 
         Args:
-            in_parts: a large one is sent in parts.
+            path: Path of the file.
+            in_parts: Send a large file in parts.
         """
         with open_regular(path) as stream:
             size = os.fstat(stream.fileno()).st_size
@@ -86,24 +97,28 @@ class Payload:
         return self.read(index * self.part_bytes, self.part_bytes)
 
     def read(self, start: int, size: int) -> bytes:
-        """Return so many bytes from `start` on; fewer only at the end of what was there
-        at first.
+        """Return bytes from `start` on; fewer only at the end of the payload.
+
+        Args:
+            start: Offset of the first byte.
+            size: Number of bytes.
 
         Raises:
-            StoreError: the file has become shorter.
+            StoreError: The file has become shorter.
         """
         length = min(size, self.size - start)
         if isinstance(self._source, bytes):
-            return (
-                self._source
-                if length == self.size
-                else self._source[start : start + length]
-            )
+            # All bytes together are returned without a copy.
+            if length == self.size:
+                return self._source
+            return self._source[start : start + length]
+        # One call may read less than it was asked for.
         data = os.pread(self._source, length, start)
-        while len(data) < length and (
-            piece := os.pread(self._source, length - len(data), start + len(data))
-        ):
-            data += piece
+        while len(data) < length:
+            chunk = os.pread(self._source, length - len(data), start + len(data))
+            if not chunk:
+                break
+            data += chunk
         if len(data) < length:
             raise StoreError(
                 f"a temporary file has become shorter than its {self.size} bytes; nothing was published"

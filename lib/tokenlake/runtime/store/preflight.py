@@ -1,5 +1,4 @@
-"""Trials of conditional writes: whether a storage keeps the conditions that publishing
-relies on.
+"""Trials of conditional writes: whether a storage keeps the conditions of publishing.
 
 Each trial uses an object of its own, whose key begins with ``_probe-``, and removes it.
 """
@@ -38,11 +37,14 @@ def try_out(client: BucketClient, root: Url) -> None:
         StoreError: A condition is ignored, or the storage cannot be written to.
     """
     url = _probe_url(root)
+    # Three contents, so that the object shows which write it has.
     first = f"first {url.path}\n".encode()
     second = f"second {url.path}\n".encode()
     third = f"third {url.path}\n".encode()
     try:
+        # 1. Create the object.
         _put(client, url, first, None)
+        # 2. Create it again.
         _require_refusal(
             client,
             url,
@@ -59,6 +61,7 @@ def try_out(client: BucketClient, root: Url) -> None:
                 None,
                 "create-only upload in parts to a key that exists",
             )
+        # 3. Replace a version that does not exist.
         token = read_version(client, url, MemoryTarget()).token
         other = client.other_token(token)
         _require_refusal(
@@ -68,6 +71,7 @@ def try_out(client: BucketClient, root: Url) -> None:
             other,
             "compare-and-swap of a version that does not exist",
         )
+        # 4. Replace the version that exists.
         _put(client, url, third, token)
     except objects.OtherObjectError:
         raise StoreError(
@@ -83,14 +87,16 @@ def try_out(client: BucketClient, root: Url) -> None:
 
 
 def keeps_copies(client: BucketClient, root: Url) -> bool:
-    """Return whether the storage refuses a create-only copy, in one request, over an
-    existing object.
+    """Return whether the storage refuses a create-only copy over an existing object.
+
+    The copy is one request.
 
     Not all services that accept this condition keep it. If they do not, or it cannot be
     tried, copies are uploads in parts.
     """
     source = _probe_url(root)
     copy = _probe_url(root)
+    # The first copy creates the object, the second one must be refused.
     try:
         _put(client, source, b"original", None)
         version = read_version(client, source, MemoryTarget())

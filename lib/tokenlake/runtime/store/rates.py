@@ -1,5 +1,6 @@
-"""A floor on the rate at which a server sends: one that sends a byte a second would
-hold a build for ever.
+"""Floor on the rate at which a server sends.
+
+A server that sends a byte a second would hold a build for ever.
 
 The time without any byte is bounded by timeouts of sockets. A server that always sends
 a little runs into none of them. So the bytes of each body are counted against the time
@@ -21,8 +22,9 @@ from typing import Final, final
 from tokenlake.errors import ConfigError
 
 VARIABLE: Final = "TOKENLAKE_MIN_RATE"
-"""Environment variable: bytes a second that a server has to send at least; 1000 by
-default, 0 for no floor.
+"""Environment variable: bytes a second that a server has to send at least.
+
+The default is 1000; 0 means no floor.
 """
 
 WINDOW: float = 30.0
@@ -31,12 +33,13 @@ WINDOW: float = 30.0
 ANSWER_SECONDS: float = 300.0
 """Seconds for a whole answer to a small request, redirects included."""
 
-_USUAL: Final = 1000.0
+_USUAL: Final = 1000.0  # bytes a second
 
 
 class SlowServerError(ConnectionError):
-    """A server sends less than the floor. It is tried again as long as nothing comes,
-    because it may be a passing jam.
+    """A server sends less than the floor.
+
+    It is tried again as long as nothing comes, because it may be a passing jam.
 
     Attributes:
         rate: Bytes a second that came.
@@ -53,8 +56,9 @@ class SlowServerError(ConnectionError):
 
 
 class NoAnswerError(ConnectionError):
-    """A server has not answered a small request within :data:`ANSWER_SECONDS`,
-    though it may have sent something.
+    """A server has not answered a small request within :data:`ANSWER_SECONDS`.
+
+    It may have sent something.
     """
 
     def __init__(self, seconds: float) -> None:
@@ -64,19 +68,22 @@ class NoAnswerError(ConnectionError):
 
 
 def least_rate() -> float:
-    """Return the bytes a second that the environment asks for; ConfigError for
-    something that is no number.
+    """Return the bytes a second that the environment requires.
+
+    Raises:
+        ConfigError: The variable holds no number of 0 or more.
     """
-    text = os.environ.get(VARIABLE, "")
-    if not text:
+    rate_text = os.environ.get(VARIABLE, "")
+    if not rate_text:
         return _USUAL
     try:
-        rate = float(text)
+        rate = float(rate_text)
     except ValueError:
         rate = -1.0
+    # `nan` fails both comparisons.
     if not 0 <= rate < float("inf"):
         raise ConfigError(
-            f"{VARIABLE}: got {text!r}, expected a number of bytes a second, 0 or more"
+            f"{VARIABLE}: got {rate_text!r}, expected a number of bytes a second, 0 or more"
         )
     return rate
 
@@ -86,15 +93,20 @@ class RateFloor:
     """Counts the bytes of one body, and the time that was waited for them."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        """`clock`: Returns seconds."""
+        """
+        Args:
+            clock: Function that returns seconds.
+        """
         self._floor = least_rate()
         self._clock = clock
         self._waited = 0.0
         self._bytes = 0
 
     async def read(self, read: Callable[[int], Awaitable[bytes]], size: int) -> bytes:
-        """Return the next bytes of a body; SlowServerError where too few came in the
-        last window.
+        """Return the next bytes of a body.
+
+        Raises:
+            SlowServerError: Too few bytes came in the last window.
         """
         begin = self._clock()
         data = await read(size)
@@ -107,6 +119,7 @@ class RateFloor:
         Raises:
             SlowServerError: Too few came in the last window.
         """
+        # Windows are judged when bytes come, so that one may be longer than its length.
         self._bytes += size
         self._waited += seconds
         if self._waited < WINDOW:
@@ -120,17 +133,20 @@ class RateFloor:
 
 @asynccontextmanager
 async def answered_in_time(seconds: float | None = None) -> AsyncGenerator[None]:
-    """Bound the time of a small request; NoAnswerError where it takes longer.
+    """Bound the time of a small request.
 
     Args:
-        seconds: None: :data:`ANSWER_SECONDS`. Infinity: no limit.
+        seconds: Longest time; None: :data:`ANSWER_SECONDS`. Infinity: no limit.
+
+    Raises:
+        NoAnswerError: The request took longer.
     """
-    limit = ANSWER_SECONDS if seconds is None else seconds
-    timer = asyncio.timeout(None if limit == float("inf") else limit)
+    limit_seconds = ANSWER_SECONDS if seconds is None else seconds
+    timer = asyncio.timeout(None if limit_seconds == float("inf") else limit_seconds)
     try:
         async with timer:
             yield
     except TimeoutError:
         if not timer.expired():
-            raise  # of a socket, or of what was asked
-        raise NoAnswerError(limit) from None
+            raise  # of a socket, or of the request itself
+        raise NoAnswerError(limit_seconds) from None

@@ -1,4 +1,4 @@
-"""Which redirects of web servers are followed.
+"""Redirects of web servers, and which of them are followed.
 
 A redirect names a place that the user did not name. It is followed only
 
@@ -49,9 +49,14 @@ _RELAYED: Final = (
 )
 
 
+# Schemes that redirects may have, and their ports.
+_PORTS: Final = {"http": 80, "https": 443}
+
+
 class RedirectRefusedError(Exception):
-    """A redirect leads where it may not. It becomes the failure of the request, and
-    is not tried again.
+    """A redirect leads to a place where it may not.
+
+    It becomes the failure of the request, and is not tried again.
     """
 
 
@@ -66,8 +71,10 @@ class HttpOrigin:
 
     @classmethod
     def of(cls, url: str) -> HttpOrigin:
-        """Return the origin of a URL; RedirectRefusedError where it has none that is
-        valid.
+        """Return the origin of a URL.
+
+        Raises:
+            RedirectRefusedError: The URL has no valid origin.
         """
         try:
             parts = urlsplit(url)
@@ -80,15 +87,15 @@ class HttpOrigin:
         return cls(scheme, (parts.hostname or "").lower(), port)
 
     def __str__(self) -> str:
+        # As people write it: a port that the scheme has anyway is left out.
         host = f"[{self.host}]" if ":" in self.host else self.host
-        usual = {"http": 80, "https": 443}.get(self.scheme)
-        return f"{self.scheme}://{host}" + (
-            "" if self.port == usual else f":{self.port}"
-        )
+        if self.port == _PORTS.get(self.scheme):
+            return f"{self.scheme}://{host}"
+        return f"{self.scheme}://{host}:{self.port}"
 
 
 def require_allowed_redirect(source: str, target: str) -> bool:
-    """Refuse a redirect by what its URLs say.
+    """Refuse a redirect by its URLs.
 
     Args:
         source: URL that was asked for.
@@ -101,10 +108,11 @@ def require_allowed_redirect(source: str, target: str) -> bool:
     Raises:
         RedirectRefusedError: It is not followed.
     """
-    before, after = HttpOrigin.of(source), HttpOrigin.of(target)
-    if after.scheme not in ("http", "https") or (
-        before.scheme == "https" and after.scheme == "http"
-    ):
+    # A redirect to plain HTTP would let others on the way change the bytes.
+    before = HttpOrigin.of(source)
+    after = HttpOrigin.of(target)
+    is_downgrade = before.scheme == "https" and after.scheme == "http"
+    if after.scheme not in _PORTS or is_downgrade:
         raise RedirectRefusedError(
             f"the server redirects from {before.scheme} to {after.scheme}"
         )
@@ -123,34 +131,39 @@ def require_allowed_redirect(source: str, target: str) -> bool:
 def require_allowed_addresses(
     source: Iterable[str], target: Iterable[str], origin: HttpOrigin
 ) -> None:
-    """Refuse a redirect from one host to another by the addresses that their names
-    resolve to.
+    """Refuse a redirect from one host to another by the addresses of both hosts.
 
     Args:
         source: Addresses of the host that was asked.
         target: Addresses of the host that it names.
         origin: Of the target, for the message.
 
-    Raises:
+        origin: Origin of the target, for the message.
         RedirectRefusedError: It leads to an address that is not public, or comes from
             one.
     """
-    for text in target:
-        if (kind := private_kind(text)) is not None:
+    # All addresses of a name count, because the connection may use any of them.
+    for address in target:
+        kind = private_kind(address)
+        if kind is not None:
             raise RedirectRefusedError(f"the server redirects to {origin}, {kind}")
-    if any(private_kind(text) is not None for text in source):
+    if any(private_kind(address) is not None for address in source):
         raise RedirectRefusedError(
             f"the server redirects to {origin}, but a server of a private network may only redirect to itself"
         )
 
 
 def private_kind(text: str) -> str | None:
-    """Return what an address is that is not public, as a clause with its article;
-    None for a public one.
+    """Return the kind of an address that is not public; None for a public one.
+
+    The kind is a clause with its article.
     """
+    # The zone of an address (after `%`) does not change where it leads.
     address = _unwrapped(ipaddress.ip_address(text.partition("%")[0]))
     if address.is_link_local:
         return "a link-local address"
+    # An IPv6 address is public only if it is known to be: other blocks are not
+    # assigned.
     if isinstance(address, ipaddress.IPv6Address):
         if any(address in network for network in _RELAYED):
             return "an address of a relay (6to4 or Teredo)"
@@ -163,25 +176,24 @@ def private_kind(text: str) -> str | None:
 
 
 def _unwrapped(address: Address) -> Address:
-    """Return the IPv4 address that an IPv6 address stands for, else the address
-    itself.
-    """
+    """Return the IPv4 address inside an IPv6 address, else the address itself."""
     if not isinstance(address, ipaddress.IPv6Address):
         return address
-    low = ipaddress.IPv4Address(int(address) & 0xFFFF_FFFF)
+    low_address = ipaddress.IPv4Address(int(address) & 0xFFFF_FFFF)
     is_compatible = int(address) >> 32 == 0 and int(address) > 0xFFFF
     if address.ipv4_mapped is not None:
         return address.ipv4_mapped
     if address in _NAT64:
-        return low
-    # Nothing answers at an IPv4-compatible address today; what it would mean is told in
-    # the message.
-    if is_compatible and not low.is_global:
-        return low
+        return low_address
+    # Nothing answers at an IPv4-compatible address today. The kind of the IPv4 address
+    # is stated in the message.
+    if is_compatible and not low_address.is_global:
+        return low_address
     return address
 
 
 def _is_listed(url: str, places: AllowedPlaces) -> bool:
+    """Return whether a URL is allowed; its query is not compared."""
     try:
         return places.has_url(parse_url(url.partition("?")[0].partition("#")[0]))
     except ConfigError:

@@ -1,5 +1,6 @@
-"""References to versions, as people write them: ``NAME``, ``NAME@v3``, ``NAME@3`` or
-``NAME@TAG``.
+"""References to versions, as people write them.
+
+The forms are ``NAME``, ``NAME@v3``, ``NAME@3`` and ``NAME@TAG``.
 """
 
 from __future__ import annotations
@@ -25,8 +26,9 @@ _REFERENCE: Final = re.compile(
 @final
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """A dataset, and a version or a tag of it; without both, its newest committed
-    version.
+    """A dataset, and a version or a tag of it.
+
+    Without both it means the newest committed version.
 
     Attributes:
         dataset: Name of the dataset.
@@ -41,13 +43,17 @@ class Reference:
     @classmethod
     def parse(cls, text: str) -> Self:
         """Parse a reference; NotFoundError if the text is none."""
+        # A tag cannot look like a version, so that the text after the @ has one
+        # meaning.
         match = _REFERENCE.fullmatch(text)
         if match is None or not DATASET_NAME.fullmatch(match["name"]):
             raise NotFoundError(
                 f"{text!r} names no dataset; expected NAME, NAME@v3, NAME@3 or NAME@TAG, where NAME is 1 to 64 of a-z, "
                 "0-9, '.', '_' and '-', the first of them a letter or a digit"
             )
-        version = None if match["version"] is None else int(match["version"])
+        version: int | None = None
+        if match["version"] is not None:
+            version = int(match["version"])
         return cls(match["name"], version, match["tag"])
 
 
@@ -62,13 +68,14 @@ def not_among(
         names: The known names.
         ending: Text that follows.
     """
-    near = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
-    guess = f"did you mean {' or '.join(near)}? There" if near else "there"
+    # A misspelled name is the usual case: similar names come first.
+    near_names = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
+    guess = f"did you mean {' or '.join(near_names)}? There" if near_names else "there"
     known_names = ", ".join(names[:SHOWN]) or "none"
     return NotFoundError(
         f"{problem}; {guess} are: {known_names}.{ending}",
         name=name,
-        near=near,
+        near=near_names,
         expected=[*names],
     )
 
@@ -98,6 +105,7 @@ def parted(where: Any, name: str | None = None) -> tuple[Any, str]:
     Raises:
         ConfigError: The name is missing, or the URL has a query.
     """
+    # Addresses of stores pass unchanged; paths become texts.
     if isinstance(where, os.PathLike):
         where = os.fspath(where)
     if name is not None:
@@ -106,14 +114,16 @@ def parted(where: Any, name: str | None = None) -> tuple[Any, str]:
         raise ConfigError(
             "name: got None, must be the name of a dataset in the store: NAME, NAME@v3 or NAME@TAG"
         )
+    # A query belongs to one URL, and the files of a version have URLs of their own.
     if "://" in where and "?" in where:
         raise ConfigError(
             "the URL of a dataset has a query (not shown), but file names are appended to it. Write the URL without "
             "the query, and the query as storage_options: {query: {env: VARIABLE}} (web servers)"
         )
-    store, slash, name = where.rstrip("/").rpartition("/")
+    store_address, separator, name = where.rstrip("/").rpartition("/")
+    # The folder of a version is another spelling of its reference.
     is_version_folder = name[:1] == "v" and name[1:].isdecimal()
-    if slash and is_version_folder:
-        store, slash, dataset = store.rpartition("/")
+    if separator and is_version_folder:
+        store_address, separator, dataset = store_address.rpartition("/")
         name = f"{dataset}@{name}"
-    return store if slash else ".", name
+    return store_address if separator else ".", name

@@ -1,5 +1,7 @@
-"""A store at a URL, for reading: S3, GCS, HTTP(S), and other file systems of fsspec
-that are installed.
+"""Store at a URL, for reading.
+
+S3, GCS and HTTP(S) have clients of their own; other file systems of fsspec are read if
+they are installed.
 """
 
 from __future__ import annotations
@@ -34,8 +36,9 @@ class _Options(dict[str, Any]):
 
 
 class RemoteStore(ReadStore):
-    """Objects below a URL. Reading an object is one request; opening an object of known
-    size is none.
+    """Objects below a URL.
+
+    Reading an object is one request; opening an object of known size is none.
 
     A store may be pickled, and used in other processes and on both sides of a fork:
     each process opens connections of its own.
@@ -68,6 +71,7 @@ class RemoteStore(ReadStore):
     def can_list(self) -> bool:
         return not self._root.is_http
 
+    # The size is checked while the bytes come: an answer may be of any length.
     def read(self, key: str) -> bytes:
         target = MemoryTarget(lambda size: check_size(key, size))
         on_loop(self._client().download(self._at(key), None, target))
@@ -94,9 +98,9 @@ class RemoteStore(ReadStore):
     def _cached_copy(
         self, cache: ShardCache, key: str, planned: objects.RemoteObject, sha256: str
     ) -> BinaryIO | None:
-        """Return a copy of an object in the cache, open for reading; None if the
-        cache keeps none.
-        """
+        """Return an open copy of an object in the cache; None if it keeps none."""
+        # A reader that finds damage names the object by its key, so that its hash is
+        # needed then.
         url = self._at(key)
         self._cached_hashes[key] = sha256
 
@@ -113,11 +117,9 @@ class RemoteStore(ReadStore):
 
     def discard(self, key: str) -> bool:
         sha256 = self._cached_hashes.get(key)
-        return (
-            self._cache is not None
-            and sha256 is not None
-            and self._cache.discard(sha256)
-        )
+        if self._cache is None or sha256 is None:
+            return False
+        return self._cache.discard(sha256)
 
     def size(self, key: str) -> int | None:
         with contextlib.suppress(NotFoundError):
@@ -125,20 +127,21 @@ class RemoteStore(ReadStore):
         return None
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
-        infos: builtins.list[ObjectInfo] = []
+        object_infos: builtins.list[ObjectInfo] = []
         for remote in self._listed(prefix, flat=False):
-            info = ObjectInfo(
+            object_info = ObjectInfo(
                 self._key(remote.path), remote.size, remote.modified, remote.token
             )
             is_folder = remote.path.endswith("/")
             # Trials of a preflight, and unpublished files that came with a copied
-            # folder.
-            is_hidden = info.key.startswith(PROBE) or info.key.rpartition("/")[
-                2
-            ].startswith(TEMP_MARK)
+            # folder, are hidden.
+            file_name = object_info.key.rpartition("/")[2]
+            is_hidden = object_info.key.startswith(PROBE) or file_name.startswith(
+                TEMP_MARK
+            )
             if not is_folder and not is_hidden:
-                infos.append(info)
-        yield from sorted(infos, key=lambda info: info.key)
+                object_infos.append(object_info)
+        yield from sorted(object_infos, key=lambda object_info: object_info.key)
 
     def list_dirs(self, prefix: str) -> builtins.list[str]:
         names: set[str] = set()
@@ -161,17 +164,21 @@ class RemoteStore(ReadStore):
         self, prefix: str, *, flat: bool
     ) -> builtins.list[objects.RemoteObject]:
         """Return the objects and folders below a prefix; StoreError for web servers."""
+        # Web servers have no listing that all of them share.
         if not self.can_list:
             remedy = "Name an existing version (NAME@v3) or a tag (NAME@TAG)."
             raise StoreError(
                 f"{self.url}: web servers do not list their files. {remedy}"
             )
         folder = folder_of(self._root, prefix)
-        listed = on_loop(self._client().list(folder, flat=flat))
-        return [remote for remote in listed if remote.path != folder.path]
+        # The folder itself may be listed, as an object of no bytes.
+        remote_objects = on_loop(self._client().list(folder, flat=flat))
+        return [remote for remote in remote_objects if remote.path != folder.path]
 
     def _at(self, key: str) -> Url:
+        """Return the URL of an object."""
         return url_of(self._root, key)
 
     def _key(self, path: str) -> str:
+        """Return the key of an object at a path of the storage."""
         return key_of(self._root, path)

@@ -1,4 +1,4 @@
-"""An object of a remote store as a seekable file."""
+"""Object of a remote store as a seekable file."""
 
 from __future__ import annotations
 
@@ -64,11 +64,15 @@ class RemoteFile(io.RawIOBase):
             raise ValueError(
                 f"{self._url}: {size} bytes from {offset} on is not a range of a file"
             )
+        # The size was known before the file was opened, so that the end needs no
+        # request.
         length = min(size, self._planned.size - offset)
         if length <= 0:
             return b""
         client = self._client()
         try:
+            # Without ranges the object is downloaded once, and read from this machine
+            # from then on.
             if self._spool is None:
                 with suppress(objects.NoRangesError):
                     return bytes(
@@ -82,8 +86,9 @@ class RemoteFile(io.RawIOBase):
             ) from None
 
     def _spooled(self, client: ObjectClient) -> BinaryIO:
-        """Return the local file that holds the whole object; the first call
-        downloads it.
+        """Return the local file that holds the whole object.
+
+        The first call downloads it.
         """
         with self._lock:
             if self._spool is None:
@@ -100,8 +105,9 @@ class RemoteFile(io.RawIOBase):
         return self._position
 
     def seek(self, offset: int, whence: int = os.SEEK_SET, /) -> int:
-        """Move to an offset from the beginning, the current position or the end; no
-        request is made.
+        """Move to an offset from the beginning, the current position or the end.
+
+        No request is made.
         """
         origins = {
             os.SEEK_SET: 0,
@@ -115,8 +121,9 @@ class RemoteFile(io.RawIOBase):
         return position
 
     def read(self, size: int | None = -1, /) -> bytes:
-        """Return the next `size` bytes, or the whole rest for None or -1; fewer only
-        at the end of the object.
+        """Return the next `size` bytes; fewer only at the end of the object.
+
+        The size None or -1 means all that is left.
         """
         if size is None or size < 0:
             size = max(self._planned.size - self._position, 0)

@@ -1,5 +1,6 @@
-"""Removing versions: a committed one that nobody needs, and the remains of a number
-that is closed.
+"""Removal of versions, and of the remains of a number that is closed.
+
+A version is removed only if nobody needs it.
 
 First a swap, after which nobody can need the files: a closing note takes the place of
 the manifest, or the claim of a build that was given up becomes ``swept``. From then on
@@ -38,10 +39,10 @@ from tokenlake.runtime.store.layout import (
 from tokenlake.runtime.store.references import Reference, parted
 from tokenlake.runtime.store.tags import read_tags
 
-_THREADS: Final = 8
+_THREADS: Final = 8  # a delete waits for the storage, and takes no time here
 _NOBODY: Final = "0" * 64  # fingerprint of a claim that could not be read
 
-Kind: TypeAlias = Literal["temporary", "abandoned", "stray"]
+Kind: TypeAlias = Literal["temporary", "unfinished", "stray", "version"]
 WasState: TypeAlias = Literal["building", "committing", "damaged", "swept"]
 
 
@@ -51,9 +52,10 @@ class Removed:
     """One removed file, or one multipart upload that never ended.
 
     Attributes:
-        kind: ``temporary`` (never published), ``abandoned`` (of a build that was given
-            up) or ``stray`` (below a committed version whose manifest does not list
-            it).
+        kind: ``temporary`` (never published), ``unfinished`` (of a build that nobody
+            continued, or of an interrupted removal), ``stray`` (below a committed
+            version whose manifest does not list it) or ``version`` (of the committed
+            version that is removed).
         name: Key in the store.
         bytes: Size. Removing a file with other hard links, as reuse makes them, frees
             nothing.
@@ -74,8 +76,9 @@ class Removed:
     @property
     def place(self) -> str:
         """The version that it lay in, as a reference (``code@v3``); else its folder."""
-        dataset, _, rest = self.name.partition("/")
-        version, slash, _ = rest.partition("/")
+        # Names are keys: DATASET/vN/PATH for files of a version.
+        dataset, _, path_in_dataset = self.name.partition("/")
+        version, slash, _ = path_in_dataset.partition("/")
         if slash and version_number(version) is not None:
             return f"{dataset}@{version}"
         return self.name.rpartition("/")[0] or "(the store)"
@@ -123,7 +126,10 @@ class Finding:
 
 
 def closed(
-    store: Store, layout: Layout, objects: Mapping[str, ObjectInfo] | None = None
+    store: Store,
+    layout: Layout,
+    objects: Mapping[str, ObjectInfo] | None = None,
+    kind: Kind = "unfinished",
 ) -> Finding:
     """Return the remains of a number that has a closing note.
 
@@ -131,17 +137,20 @@ def closed(
         store: The store.
         layout: The version.
         objects: Its objects by path; None: list them.
+        kind: Kind of the files.
     """
+    # Objects that the caller has listed are not listed again.
     if objects is None:
         objects = {layout.path(info.key): info for info in store.list(layout.prefix)}
-    return abandoned(layout, "swept", claim_bytes(store, layout), objects)
+    return unfinished_files(layout, "swept", claim_bytes(store, layout), objects, kind)
 
 
-def abandoned(
+def unfinished_files(
     layout: Layout,
     was: WasState,
     claim: bytes | None,
     objects: Mapping[str, ObjectInfo],
+    kind: Kind = "unfinished",
 ) -> Finding:
     """Return the files of an unfinished version that may be swept.
 
@@ -150,15 +159,17 @@ def abandoned(
         was: State of its claim.
         claim: Bytes of its claim.
         objects: Its objects by path.
+        kind: Kind of the files.
     """
     # Ledger records go first: while a record exists, so do its files, for a build that
     # is reusing them.
     paths = sorted(objects, key=lambda path: (not path.startswith(f"{LEDGER}/"), path))
-    files = [
-        Removed.of("abandoned", objects[path])
-        for path in paths
-        if path not in (CLAIM, MANIFEST)
-    ]
+    files: list[Removed] = []
+    for path in paths:
+        # The claim keeps the number taken, and the closing note stands for the
+        # manifest.
+        if path not in (CLAIM, MANIFEST):
+            files.append(Removed.of(kind, objects[path]))
     changes = [info.modified for info in objects.values() if info.modified is not None]
     return Finding(
         layout=layout,
@@ -178,9 +189,7 @@ def claim_bytes(store: Store, layout: Layout) -> bytes | None:
 
 
 def read_claim(data: bytes | None, layout: Layout) -> Claim | None:
-    """Return the claim in some bytes; None if they cannot be read, or are another
-    version's claim.
-    """
+    """Return the claim in some bytes; None if they are no claim of this version."""
     if data is None:
         return None
     try:
@@ -225,9 +234,12 @@ class Remover:
         self._run(actions)
 
     def remove(self, finding: Finding) -> bool:
-        """Remove the files of a finding; return False if its build resumed
-        meanwhile, which keeps them.
+        """Remove the files of a finding.
+
+        The result is False if its build resumed meanwhile, which keeps them.
         """
+        # Close the number first. A build that resumed in between changed its claim, and
+        # the swap fails.
         if finding.was is not None and not self._is_dry_run:
             try:
                 self._sweep(finding, finding.was)
@@ -236,9 +248,11 @@ class Remover:
                     Kept(finding.layout.prefix, "its build has just resumed")
                 )
                 return False
-        self._run(
-            [(file, partial(self._store.delete, file.name)) for file in finding.files]
-        )
+        # Nobody can need the files now.
+        actions: list[_Action] = []
+        for file in finding.files:
+            actions.append((file, partial(self._store.delete, file.name)))
+        self._run(actions)
         if not self._is_dry_run:
             self._remove_empty_folders(finding.layout.prefix)
             if finding.empty:
@@ -246,7 +260,7 @@ class Remover:
         return True
 
     def _sweep(self, finding: Finding, was: WasState) -> None:
-        """Make sure that an abandoned version never gets a manifest.
+        """Make sure that an unfinished version never gets a manifest.
 
         Raises:
             VersionConflictError: Its build resumed meanwhile.
@@ -257,9 +271,11 @@ class Remover:
         # keep it from waking up to publish.
         if was in ("committing", "damaged"):
             self._store.put_new(layout.manifest, closing_note(layout))
+        # A number without a claim needs no sweep: a build must claim it first.
         if finding.claim is None:
             return
         claim = read_claim(finding.claim, layout)
+        # A damaged claim is replaced by one of no build, which keeps the number taken.
         if claim is None:
             claim = Claim(
                 dataset=layout.dataset,
@@ -273,7 +289,7 @@ class Remover:
             )
 
     def _run(self, actions: list[_Action]) -> None:
-        """Remove files, several at a time, and record the results."""
+        """Remove files, several at a time, and record the results in their order."""
         for result in in_order(self._remove_one, actions, self._workers):
             if isinstance(result, Kept):
                 self.kept.append(result)
@@ -282,16 +298,20 @@ class Remover:
 
     def _remove_one(self, action: _Action) -> Removed | Kept | None:
         """Remove one file; None if another process removed it first."""
+        # One file that cannot be removed does not keep the others.
         file, delete = action
         if self._is_dry_run:
             return file
         try:
             is_missing = delete() is False
         except NotFoundError:
+            # Another collection removed the file first.
             return None
         except StoreError as error:
             return Kept(file.name, f"it could not be removed: {error}", failed=True)
-        return None if is_missing else file
+        if is_missing:
+            return None
+        return file
 
     def _remove_empty_folders(self, folder: str) -> None:
         """Remove the empty folders below a folder, deepest first."""
@@ -371,6 +391,7 @@ def remove_version(
         >>> tl.open("artifacts/books").name
         'books@v3/train'
     """
+    # Only a number names a version for ever: a tag may move while it is removed.
     address, name = parted(where, name)
     reference = Reference.parse(name)
     if reference.version is None:
@@ -384,11 +405,13 @@ def remove_version(
 def remove(store: Store, layout: Layout, *, dry_run: bool = False) -> Removal:
     """Remove a version of an open store, as :func:`remove_version` does."""
     catalog = Catalog(store)
+    # The bytes of the manifest are the expected value of the swap. They need not be a
+    # sound manifest.
     try:
-        manifest = store.read(layout.manifest)  # it may be damaged
+        manifest_data = store.read(layout.manifest)  # it may be damaged
     except NotFoundError:
-        manifest = b""
-    if not manifest or is_closing_note(manifest, layout):
+        manifest_data = b""
+    if not manifest_data or is_closing_note(manifest_data, layout):
         # Raises, with the versions that exist.
         catalog.manifest(layout.dataset, layout.version)
         raise NotFoundError(
@@ -400,15 +423,16 @@ def remove(store: Store, layout: Layout, *, dry_run: bool = False) -> Removal:
     _require_unused(catalog, layout)
     note = closing_note(layout)
     if not dry_run:
-        store.swap(layout.manifest, note, manifest)
+        store.swap(layout.manifest, note, manifest_data)
         try:
             _require_unused(catalog, layout)
         except BaseException:
-            store.swap(layout.manifest, manifest, note)
+            store.swap(layout.manifest, manifest_data, note)
             raise
 
+    # The files are not needed by anybody from here on.
     remover = Remover(store, dry_run=dry_run)
-    remover.remove(closed(store, layout))
+    remover.remove(closed(store, layout, kind="version"))
     return Removal(
         dataset=layout.dataset,
         version=layout.version,
@@ -420,13 +444,16 @@ def remove(store: Store, layout: Layout, *, dry_run: bool = False) -> Removal:
 
 def _require_unused(catalog: Catalog, layout: Layout) -> None:
     """Raise StoreError if a tag names a version, or another version is made from it."""
-    name = f"{layout.dataset}@v{layout.version}"
+    reference = f"{layout.dataset}@v{layout.version}"
+    # Tags live in the dataset of their version.
     for tag in read_tags(catalog.store, layout.dataset):
         if tag.version == layout.version:
             raise StoreError(
-                f"{name} is not removed: the tag {tag.tag!r} names it. Move the tag, or remove it first: "
+                f"{reference} is not removed: the tag {tag.tag!r} names it. Move the tag, or remove it first: "
                 f"`tokenlake tag {layout.dataset} {tag.tag} --remove`"
             )
+    # Any dataset of the store may have a version that was made from this one. Its
+    # verification reads the manifest of its parent.
     for other in catalog.committed_versions():
         if other == layout:
             continue
@@ -434,6 +461,6 @@ def _require_unused(catalog: Catalog, layout: Layout) -> None:
             if (parent.dataset, parent.version) == (layout.dataset, layout.version):
                 child = f"{other.dataset}@v{other.version}"
                 raise StoreError(
-                    f"{name} is not removed: {child} is made from it, and could no longer be verified or repaired. "
-                    f"Remove that version first: `tokenlake rm {child}`"
+                    f"{reference} is not removed: {child} is made from it, and could no longer be verified or "
+                    f"repaired. Remove that version first: `tokenlake rm {child}`"
                 )

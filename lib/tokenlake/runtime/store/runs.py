@@ -1,5 +1,7 @@
-"""Records of runs in a version: the state of a build that is not committed, and the
-flow run that committed one.
+"""Records of runs in a version.
+
+They give the state of a build that is not committed, and the flow run that committed a
+version.
 
 Nothing here is proof: a clock may be wrong, and a run that was killed left no record.
 """
@@ -27,7 +29,7 @@ CANCELLED: Final = "-cancelled"
 _FINISHED: Final = re.compile(r".*/[0-9]{8}T[0-9]{6}Z-[0-9a-f]{8}\.json")
 # Seconds within which a running build begins or finishes some file.
 _QUIET: Final = 600.0
-_STAMP: Final = len("20260101T000000Z")
+_STAMP: Final = len("20260101T000000Z")  # the start of a run, in the name of its record
 
 
 @final
@@ -51,9 +53,11 @@ class Unfinished:
 
 
 def unfinished(store: ReadStore, layout: Layout) -> Unfinished:
-    """Return the state of a version that is not committed; files that are being
-    written count as changes.
+    """Return the state of a version that is not committed.
+
+    Files that are being written count as changes.
     """
+    # The objects are listed once, for the last change, the finished units and the runs.
     objects = list(store.list(layout.prefix))
 
     # The last change of anything in the version.
@@ -66,16 +70,17 @@ def unfinished(store: ReadStore, layout: Layout) -> Unfinished:
         seconds = max(0.0, time.time() - max(known_changes))
 
     # Finished units, and records of runs.
-    units = 0
-    runs: list[ObjectInfo] = []
+    unit_count = 0
+    run_records: list[ObjectInfo] = []
     for info in objects:
         path = layout.path(info.key)
         if path.startswith(f"{LEDGER}/") and ledger_unit(path) is not None:
-            units += 1
+            unit_count += 1
         elif path.startswith(f"{RUNS}/"):
-            runs.append(info)
-    last_run = _last(runs)
+            run_records.append(info)
+    last_run = _last(run_records)
 
+    # A recorded end of the last run says more than the clock.
     error: str | None = None
     if last_run is not None and _is_failure(last_run):
         recorded_error = _recorded(store, last_run, "error")
@@ -87,13 +92,15 @@ def unfinished(store: ReadStore, layout: Layout) -> Unfinished:
         state = "cancelled"
     elif seconds is not None and seconds < _QUIET:
         state = "running"
-    return Unfinished(state, units, seconds, error)
+    return Unfinished(state, unit_count, seconds, error)
 
 
 def committing_run(store: ReadStore, layout: Layout) -> Mapping[str, str]:
-    """Return id, name and deployment of the flow run that committed a version; empty
-    if no record names one.
+    """Return id, name and deployment of the flow run that committed a version.
+
+    The result is empty if no record names one.
     """
+    # Records of runs that ended otherwise have a suffix.
     finished = [
         info for info in store.list(layout.key(RUNS)) if _FINISHED.fullmatch(info.key)
     ]
@@ -107,22 +114,22 @@ def committing_run(store: ReadStore, layout: Layout) -> Mapping[str, str]:
 
 
 def _last(runs: Iterable[ObjectInfo]) -> ObjectInfo | None:
-    """Return the newest record of a run: by the start of the run, then by the time
-    of writing.
+    """Return the newest record of a run.
+
+    Records are compared by the start of the run, then by the time of writing.
     """
 
     def sort_key(info: ObjectInfo) -> tuple[str, float, bool]:
+        # Of two records of one run, the one about its end counts.
         is_ending = _is_failure(info) or _is_cancellation(info)
-        start = info.key.rpartition("/")[2][:_STAMP]
-        return start, info.modified or 0.0, is_ending
+        run_start = info.key.rpartition("/")[2][:_STAMP]
+        return run_start, info.modified or 0.0, is_ending
 
     return max(runs, key=sort_key, default=None)
 
 
 def _recorded(store: ReadStore, run: ObjectInfo, key: str) -> Any:
-    """Return a member of the record of a run; None if it has no such member, or
-    cannot be read.
-    """
+    """Return a member of the record of a run; None if it cannot be read."""
     try:
         return json.loads(store.read(run.key))[key]
     except (
@@ -137,8 +144,10 @@ def _recorded(store: ReadStore, run: ObjectInfo, key: str) -> Any:
 
 
 def _is_failure(info: ObjectInfo) -> bool:
+    """Return whether a record is that of a failed run."""
     return info.key.endswith(f"{FAILED}.json")
 
 
 def _is_cancellation(info: ObjectInfo) -> bool:
+    """Return whether a record is that of a cancelled run."""
     return info.key.endswith(f"{CANCELLED}.json")

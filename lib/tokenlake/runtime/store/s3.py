@@ -1,5 +1,6 @@
-"""Objects of S3 and of compatible storages, with ETags as conditions and MD5 sums as
-checks.
+"""Objects of S3 and of compatible storages.
+
+ETags are the conditions of requests, and MD5 sums the checks.
 
 Requests go through the client of s3fs.
 """
@@ -29,13 +30,14 @@ _CLIENT: Final = {
     "max_pool_connections": 32,
 }
 _AT_ONCE: Final = 4  # parts of one object that are under way at once
-_Part = dict[str, Any]
+_Part = dict[str, Any]  # number and ETag of an uploaded part
 
 
 @final
 class S3Client(BucketClient):
-    """Requests to S3. Tokens are ETags, with the version if the URL names one
-    (``?versionId=``).
+    """Requests to S3.
+
+    Tokens are ETags, with the version if the URL names one (``?versionId=``).
 
     An ETag changes with the bytes; an object that is written again with the same bytes
     keeps it. Large objects are uploads in parts, whose completion has the condition. A
@@ -55,10 +57,9 @@ class S3Client(BucketClient):
 
     @classmethod
     def arguments(cls, options: Mapping[str, Any]) -> dict[str, Any]:
-        return {
-            **options,
-            "config_kwargs": {**_CLIENT, **options.get("config_kwargs", {})},
-        }
+        # Settings of botocore in the options replace ours.
+        config = {**_CLIENT, **options.get("config_kwargs", {})}
+        return {**options, "config_kwargs": config}
 
     async def _stat(self, url: Url) -> objects.RemoteObject:
         answer = await self._send("head_object", url)
@@ -73,16 +74,13 @@ class S3Client(BucketClient):
         answer = await self._call(
             "list_objects_v2", Bucket=url.bucket, Prefix=url.path, **options
         )
-        page = [
-            objects.RemoteObject(path=folder["Prefix"], size=0, token="")
-            for folder in answer.get("CommonPrefixes", ())
-        ]
-        page += [
-            _remote_object(
-                file["Key"], file["Size"], _etag_token(file.get("ETag")), file
-            )
-            for file in answer.get("Contents", ())
-        ]
+        # Folders of the listing have only a path. Then come its objects.
+        page: list[objects.RemoteObject] = []
+        for folder in answer.get("CommonPrefixes", ()):
+            page.append(objects.RemoteObject(path=folder["Prefix"], size=0, token=""))
+        for file in answer.get("Contents", ()):
+            token = _etag_token(file.get("ETag"))
+            page.append(_remote_object(file["Key"], file["Size"], token, file))
         if answer.get("IsTruncated"):
             return page, answer["NextContinuationToken"]
         return page, None
@@ -94,6 +92,8 @@ class S3Client(BucketClient):
             answer = await self._send(
                 "get_object", url, Range=buffer.header, **_if_planned(planned)
             )
+        # A damaged or wrong answer is found before its bytes are used: version, size,
+        # range.
         with contextlib.closing(answer["Body"]) as body:
             _require_version(answer, url, planned)
             span, _, total = answer.get("ContentRange", "").rpartition("/")
@@ -114,6 +114,7 @@ class S3Client(BucketClient):
             await objects.pour(body.read, write, answer["ContentLength"], planned)
 
     async def put(self, url: Url, payload: Payload, over: str | None) -> None:
+        # A part is read when it is sent, so that only parts under way are in memory.
         async def part(upload: str, index: int) -> _Part:
             data = await asyncio.to_thread(payload.part, index)
             arguments = {"UploadId": upload, "PartNumber": index + 1}
@@ -144,6 +145,7 @@ class S3Client(BucketClient):
         *,
         in_one_request: bool = True,
     ) -> None:
+        # One request copies a small object. Its condition can only be create-only.
         count = max(-(-original.size // _COPIED), 1)
         if in_one_request and count == 1 and over is None:
             arguments = _copied(source, original) | _condition(None)
@@ -164,10 +166,12 @@ class S3Client(BucketClient):
         )
 
     def other_token(self, token: str) -> str:
-        return "etag:" + ("0" * 32 if token != "etag:" + "0" * 32 else "1" * 32)
+        zeros = "etag:" + "0" * 32
+        return zeros if token != zeros else "etag:" + "1" * 32
 
     async def uploads(self, url: Url) -> list[tuple[objects.RemoteObject, str]]:
         uploads: list[tuple[objects.RemoteObject, str]] = []
+        # Pages of the listing are marked by a key and an upload.
         marks: dict[str, str] = {}
         while True:
             arguments = {"Bucket": url.bucket, "Prefix": url.path, **marks}
@@ -199,8 +203,9 @@ class S3Client(BucketClient):
         count: int,
         send: Callable[[str, int], Awaitable[_Part]],
     ) -> None:
-        """Upload parts, several at once. If anything fails, the upload is aborted and
-        no part stays.
+        """Upload parts, several at once, and complete the upload.
+
+        If anything fails, the upload is aborted, and no part stays.
 
         Args:
             url: URL of the object.
@@ -208,19 +213,16 @@ class S3Client(BucketClient):
             count: Number of parts.
             send: Function of the upload and the index of a part, which sends that part.
         """
-        upload = (
-            await self._write(url, partial(self._send, "create_multipart_upload", url))
-        )["UploadId"]
+        request = partial(self._send, "create_multipart_upload", url)
+        upload = (await self._write(url, request))["UploadId"]
 
         async def complete(arguments: dict[str, Any]) -> None:
             try:
                 await self._send("complete_multipart_upload", url, **arguments)
             except Exception as error:
                 response: dict[str, Any] = getattr(error, "response", None) or {}
-                if (
-                    response.get("Error", {}).get("Code")
-                    == "ConditionalRequestConflict"
-                ):
+                error_code = response.get("Error", {}).get("Code")
+                if error_code == "ConditionalRequestConflict":
                     # S3 wants all parts again then; first the writer looks at the
                     # object that is there.
                     raise objects.OtherObjectError(
@@ -261,6 +263,8 @@ class S3Client(BucketClient):
         upload: str,
         index: int,
     ) -> _Part:
+        """Copy one part of an object, and return its number and ETag."""
+        # The range is left out for a copy of all bytes, which need not have any.
         start = index * _COPIED
         stop = min(start + _COPIED, original.size)
         arguments = {
@@ -275,12 +279,14 @@ class S3Client(BucketClient):
         return {"PartNumber": index + 1, "ETag": answer["CopyPartResult"]["ETag"]}
 
     async def _send(self, method: str, url: Url, **arguments: Any) -> Any:
+        """Send a request about an object, of the version that its URL names."""
         key, _, version = url.path.partition(_VERSION)
         if version:
             arguments["VersionId"] = version
         return await self._call(method, Bucket=url.bucket, Key=key, **arguments)
 
     async def _call(self, method: str, **arguments: Any) -> Any:
+        """Send a request with the client of s3fs, and return its answer."""
         await self.session()
         client = await self._fs.get_s3(arguments["Bucket"])
         operation = client.meta.service_model.operation_model(
@@ -288,14 +294,15 @@ class S3Client(BucketClient):
         )
         # Arguments of storage_options for all requests, such as the payer, if the
         # operation has them.
-        common = {**self._fs.s3_additional_kwargs, **self._fs.req_kw}
+        settings = {**self._fs.s3_additional_kwargs, **self._fs.req_kw}
+        known_names = operation.input_shape.members
         common = {
-            name: value
-            for name, value in common.items()
-            if name in operation.input_shape.members
+            name: value for name, value in settings.items() if name in known_names
         }
         answer = await getattr(client, method)(**common, **arguments)
         self.reached = True
+        # botocore raises an error for most of these; some compatible services answer
+        # oddly.
         status = answer.get("ResponseMetadata", {}).get("HTTPStatusCode", 200)
         if not 200 <= status < 300:
             raise objects.HttpStatusError(status, method)
@@ -303,8 +310,9 @@ class S3Client(BucketClient):
 
 
 async def _together(requests: list[Callable[[], Awaitable[_Part]]]) -> list[_Part]:
-    """Return the results of all requests, in their order; after a failure the others
-    are cancelled.
+    """Return the results of all requests, in their order.
+
+    After a failure the others are cancelled.
     """
     turn = asyncio.Semaphore(_AT_ONCE)
 
@@ -313,6 +321,7 @@ async def _together(requests: list[Callable[[], Awaitable[_Part]]]) -> list[_Par
             return await request()
 
     tasks = [asyncio.ensure_future(one(request)) for request in requests]
+    # The tasks are waited for, also after a failure: none may send anything later.
     try:
         return await asyncio.gather(*tasks)
     finally:
@@ -331,6 +340,7 @@ def _remote_object(
 
 
 def _etag_token(etag: str | None) -> str:
+    """Return the token of an ETag; "" for an object without one."""
     if not etag:
         return ""
     return "etag:" + etag.strip('"')
@@ -344,6 +354,7 @@ def _token(answer: dict[str, Any], url: Url) -> str:
 
 
 def _quoted_etag(token: str) -> str:
+    """Return the ETag of a token, in the quotes that the headers need."""
     etag = token.partition(",version:")[0].removeprefix("etag:")
     return f'"{etag}"'
 

@@ -1,5 +1,6 @@
-"""What the address of a store says before it is opened: its scheme, and the store
-that is meant where none is named.
+"""Facts in the address of a store before it is opened.
+
+They are its scheme, and the store that is meant if none is named.
 """
 
 from __future__ import annotations
@@ -24,11 +25,13 @@ def default_store(environ: Mapping[str, str] = os.environ) -> str:
 
 
 def is_local(store: str) -> bool:
-    """Whether a store is a folder of this machine."""
+    """Return whether a store is a folder of this machine."""
     return scheme_of(store) in ("", "file")
 
 
 def scheme_of(store: str) -> str:
     """Return the scheme of a URL in lower case, "" for a path."""
     match = STORE_URL.match(store)
-    return match[1].lower() if match else ""
+    if match is None:
+        return ""
+    return match[1].lower()

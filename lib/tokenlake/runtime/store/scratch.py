@@ -14,8 +14,9 @@ from tokenlake.errors import StoreError
 from tokenlake.runtime.store.local import LocalStore
 
 FOLDER_VARIABLE: Final = "TOKENLAKE_SCRATCH"
-"""Environment variable: folder for temporary files of remote stores; by default the
-system's temporary folder.
+"""Environment variable: folder for temporary files of remote stores.
+
+The default is the system's temporary folder.
 """
 
 
@@ -25,11 +26,9 @@ def scratch_of(url: str) -> LocalStore:
     Raises:
         StoreError: The folder is another user's, is not a folder, or cannot be written.
     """
-    base = (
-        Path(os.environ.get(FOLDER_VARIABLE) or tempfile.gettempdir())
-        .expanduser()
-        .resolve()
-    )
+    # One folder for each user of this machine, and in it one for each store.
+    base_folder = os.environ.get(FOLDER_VARIABLE) or tempfile.gettempdir()
+    base = Path(base_folder).expanduser().resolve()
     folder = base / f"tokenlake-{os.geteuid()}"
     use = "temporary files of remote stores are written there"
     try:
@@ -42,7 +41,8 @@ def scratch_of(url: str) -> LocalStore:
         raise StoreError(
             f"{folder} cannot be created: {error.strerror}; {use}. {remedy}"
         ) from error
-    # Only this user may have access to it.
+    # Only this user may have access to it. In the system's temporary folder anyone may
+    # have created this name before.
     problem = ""
     if not stat.S_ISDIR(status.st_mode):
         problem = "is not a folder (a symlink, or a file)"

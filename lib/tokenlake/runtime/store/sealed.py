@@ -1,5 +1,6 @@
-"""Sealed JSON documents: canonical bytes that carry their own sha256, read back
-strictly.
+"""Sealed JSON documents: canonical bytes that carry their own sha256.
+
+They are read back strictly.
 
 Manifests, ledger records, claims and tags are sealed. A document is the canonical JSON
 of an object whose ``sha256`` is that of the same object without that member, so any
@@ -47,8 +48,10 @@ from tokenlake.runtime.store.layout import DATASET_NAME, SPLIT_NAME, TAG_NAME
 
 FORMAT_VERSION: Final = 1
 MAX_COUNT: Final = 1 << 60
-"""Largest count: more rows, tokens or bytes than any store holds, so that a larger
-number is damaged or hostile.
+"""Largest count.
+
+More rows, tokens or bytes than any store holds, so that a larger number is damaged or
+hostile.
 """
 
 # Types of members. msgspec searches for patterns anywhere in a text, so they have
@@ -62,7 +65,9 @@ DatasetName = Annotated[str, Meta(pattern=rf"^(?:{DATASET_NAME.pattern})\Z")]
 SplitName = Annotated[str, Meta(pattern=rf"^(?:{SPLIT_NAME.pattern})\Z")]
 TagName = Annotated[str, Meta(pattern=rf"^(?:{TAG_NAME.pattern})\Z")]
 
+# Encoder of the entries of this library, with sorted keys as canonical JSON has them.
 _ENTRIES: Final = msgspec.json.Encoder(order="sorted")
+# Forms of msgspec's messages: the path of the value, and the name of a missing field.
 _AT: Final = re.compile(r"(.*) - at `\$(.*)`", re.DOTALL)
 _MISSING: Final = re.compile(r"Object missing required field `(.+)`")
 # Bytes of a document from which on garbage collection is paused.
@@ -88,22 +93,22 @@ def seal_members(members: Mapping[str, bytes]) -> bytes:
 
 
 def seal_of(members: Mapping[str, bytes]) -> str:
-    """Return the sha256 (hex) of a document from the canonical form of its other
-    members.
-    """
+    """Return the sha256 (hex) of a document from its other, canonical members."""
     return hashlib.sha256(joined(members)).hexdigest()
 
 
 class Sealed:
-    """A dataclass whose fields are the members of a sealed document; fields with
-    their default value are left out.
+    """Dataclass whose fields are the members of a sealed document.
+
+    Fields with their default value are left out.
     """
 
     __slots__ = ()
 
     FREE: ClassVar[tuple[str, ...]] = ()
-    """Members that may hold floats or free JSON, which need the slower canonical
-    writer.
+    """Members that may hold floats or free JSON.
+
+    They need the slower canonical writer.
     """
 
     def to_bytes(self) -> bytes:
@@ -128,6 +133,7 @@ class Sealed:
         if is_paused:
             gc.disable()
         try:
+            # Steps 1 and 2 of the module docstring; `_read` takes the others.
             document = SealedDocument(data, where)
             stated: str = document.get("sha256", Sha256)
             computed = _content_hash(data, stated)
@@ -150,15 +156,19 @@ class Sealed:
     def _members(self) -> dict[str, Any]:
         """Return the members of the document, without the seal."""
         members: dict[str, Any] = {"format_version": FORMAT_VERSION}
-        for name, (_, default) in _fields_of(type(self)).items():
-            value = getattr(self, name)
+        # A default is left out, so that a new field does not change the bytes of
+        # documents without it.
+        for field_name, (_, default) in _fields_of(type(self)).items():
+            value = getattr(self, field_name)
             if value != default:
-                members[name] = value
+                members[field_name] = value
         return members
 
     def _canonical(self) -> dict[str, bytes]:
         """Return the canonical form of all members but the seal."""
         members = self._members()
+        # Free members need the canonical writer, which sorts keys at every level and
+        # checks floats.
         free_members = {
             name: members.pop(name) for name in self.FREE if name in members
         }
@@ -173,23 +183,26 @@ class Sealed:
         return canonical
 
     def _check(self, document: SealedDocument) -> None:
-        """Check the relations between members; call :meth:`SealedDocument.fail` for
-        a wrong one.
+        """Check the relations between members.
+
+        A wrong one is passed to :meth:`SealedDocument.fail`.
         """
 
 
 @functools.cache
 def _fields_of(kind: type[Any]) -> dict[str, tuple[Any, Any]]:
-    """Return name -> (type, default) of the fields of a dataclass; the default is
-    ``MISSING`` if there is none.
+    """Return name -> (type, default) of the fields of a dataclass.
+
+    The default is ``MISSING`` if there is none.
     """
-    types = get_type_hints(kind, include_extras=True)
+    # Resolving annotations takes long, and is done once for each class.
+    field_types = get_type_hints(kind, include_extras=True)
     types_and_defaults: dict[str, tuple[Any, Any]] = {}
     for field in fields(kind):
         default = field.default
         if field.default_factory is not MISSING:
             default = field.default_factory()
-        types_and_defaults[field.name] = (types[field.name], default)
+        types_and_defaults[field.name] = (field_types[field.name], default)
     return types_and_defaults
 
 
@@ -208,6 +221,7 @@ class SealedDocument:
     def __init__(self, data: bytes, where: str) -> None:
         self._data = data
         self._where = where
+        # Only the members are split; each is decoded when it is read.
         try:
             self._members: dict[str, msgspec.Raw] = decoder(
                 dict[str, msgspec.Raw]
@@ -234,6 +248,7 @@ class SealedDocument:
         if key not in self._members:
             self._fail(key, f"is missing. {_DAMAGED}")
         try:
+            # Decoders are cached by type.
             return decoder(kind).decode(self._members[key])
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             self._fail_decoding(key, str(error))
@@ -247,25 +262,29 @@ class SealedDocument:
         match = _AT.fullmatch(message)
         if match is not None:
             problem, path = match.groups()
+        # A missing field of an entry is named by its full path.
         missing = _MISSING.fullmatch(problem)
         if missing is not None:
             self._fail(f"{key}{path}.{missing[1]}", f"is missing. {_DAMAGED}")
+        # The value itself is shown only if it is the whole member: a part of it is not
+        # known here.
         got = "wrong" if path else _short(_text(self._members[key]))
         self._fail(f"{key}{path}", f"is {got}: {problem}. {_DAMAGED}")
 
     def values(self, kind: type[Any], *left_out: str) -> dict[str, Any]:
-        """Return the members for the fields of a dataclass; one whose field has a
-        default may be missing.
+        """Return the members for the fields of a dataclass.
+
+        A member whose field has a default may be missing.
 
         Args:
             kind: The dataclass.
             left_out: Names of fields that are not read.
         """
         values: dict[str, Any] = {}
-        for name, (member_type, default) in _fields_of(kind).items():
+        for field_name, (member_type, default) in _fields_of(kind).items():
             is_required = default is MISSING
-            if name not in left_out and (is_required or name in self):
-                values[name] = self.get(name, member_type)
+            if field_name not in left_out and (is_required or field_name in self):
+                values[field_name] = self.get(field_name, member_type)
         return values
 
     def fail(self, key: str, expected: str, got: object) -> NoReturn:
@@ -279,8 +298,7 @@ class SealedDocument:
         self._fail(key, f"is {_short(got)}; expected {expected}. {_DAMAGED}")
 
     def end(self, sealed: Sealed) -> None:
-        """Check that the document has exactly the bytes that would be written for a
-        value.
+        """Check that the document has the very bytes that would be written for a value.
 
         Args:
             sealed: The value that was read from the document.
@@ -291,11 +309,13 @@ class SealedDocument:
         """
         try:
             members = sealed._canonical()  # pyright: ignore[reportPrivateUsage] - of this file
-        # Text that is not UTF-8, or a number that JSON does not have.
         except ConfigError as error:
+            # Text that is not UTF-8, or a number that JSON does not have.
             raise IntegrityError(
                 f"{self._where}: {error} {_DAMAGED}", file=self._where
             ) from None
+        # The seal was compared with the content before, so that it may be repeated as
+        # it is.
         if "sha256" in self._members:
             members["sha256"] = bytes(self._members["sha256"])
         if joined(members) == self._data:
@@ -307,6 +327,8 @@ class SealedDocument:
         for key in sorted(expected_texts.keys() ^ got_texts.keys()):
             state = "missing" if key in expected_texts else "no known key"
             self._fail(key, f"is {state}. {_DAMAGED}")
+        # Both have the same members: a value is written in another form, such as 1.0
+        # for 1.
         for key, expected in sorted(expected_texts.items()):
             if got_texts[key] != expected:
                 got_excerpt, expected_excerpt = _excerpts(got_texts[key], expected)
@@ -326,6 +348,7 @@ class SealedDocument:
 
 def _excerpts(got: str, expected: str) -> tuple[str, str]:
     """Return both texts around their first difference."""
+    # One text may be the begin of the other: the excerpt starts at 0 then.
     first_difference = 0
     for index, (got_character, expected_character) in enumerate(
         zip(got, expected, strict=False)
@@ -333,9 +356,12 @@ def _excerpts(got: str, expected: str) -> tuple[str, str]:
         if got_character != expected_character:
             first_difference = index
             break
-    start = max(first_difference - _SHOWN, 0)
-    stop = start + 2 * _SHOWN
-    return f"...{got[start:stop]}...", f"...{expected[start:stop]}..."
+    excerpt_start = max(first_difference - _SHOWN, 0)
+    excerpt_end = excerpt_start + 2 * _SHOWN
+    return (
+        f"...{got[excerpt_start:excerpt_end]}...",
+        f"...{expected[excerpt_start:excerpt_end]}...",
+    )
 
 
 def _text(raw: msgspec.Raw) -> str:
@@ -344,27 +370,31 @@ def _text(raw: msgspec.Raw) -> str:
 
 
 def _content_hash(data: bytes, seal: str) -> str | None:
-    """Return the sha256 (hex) of a document without its member ``sha256``; None if
-    that has another value.
+    """Return the sha256 (hex) of a document without its member ``sha256``.
+
+    It is None if that member has another value.
     """
-    member = f'"sha256":"{seal}"'.encode()
-    start = data.find(member)
-    if start < 0:
+    # The bytes are searched, and not the members joined again: the hash is over the
+    # bytes as they were read.
+    seal_member = f'"sha256":"{seal}"'.encode()
+    member_start = data.find(seal_member)
+    if member_start < 0:
         return None
-    stop = start + len(member)
+    member_end = member_start + len(seal_member)
     # With the member goes the comma behind it, or the one before it if it is the last.
-    if data[stop : stop + 1] == b",":
-        stop += 1
-    elif data[start - 1 : start] == b",":
-        start -= 1
-    content_hash = hashlib.sha256(memoryview(data)[:start])
-    content_hash.update(memoryview(data)[stop:])
+    if data[member_end : member_end + 1] == b",":
+        member_end += 1
+    elif data[member_start - 1 : member_start] == b",":
+        member_start -= 1
+    # The hash runs over both parts in place, without a copy of a large document.
+    content_hash = hashlib.sha256(memoryview(data)[:member_start])
+    content_hash.update(memoryview(data)[member_end:])
     return content_hash.hexdigest()
 
 
 def _short(value: object) -> str:
     """Return a value for a message."""
-    text = value if isinstance(value, str) else repr(value)
-    if len(text) <= _MOST_TEXT:
-        return text
-    return text[:_MOST_TEXT] + "..."
+    value_text = value if isinstance(value, str) else repr(value)
+    if len(value_text) <= _MOST_TEXT:
+        return value_text
+    return value_text[:_MOST_TEXT] + "..."

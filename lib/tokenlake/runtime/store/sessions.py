@@ -1,5 +1,6 @@
-"""Clients of remote storages, one for each storage and process, and the thread that
-their requests run on.
+"""Clients of remote storages, and the thread that their requests run on.
+
+Each storage and process has one client.
 
 :func:`client_at` opens a client, or returns the open one. A new storage needs a class
 of :class:`tokenlake.runtime.store.client.ObjectClient`, and a line in ``_CLIENTS`` and
@@ -43,16 +44,17 @@ _CLIENTS: Final[Mapping[str, type[ObjectClient]]] = {
     "http": HttpClient,
     "https": HttpClient,
 }
-_OPEN: Final[dict[str, ObjectClient]] = {}
+_OPEN: Final[dict[str, ObjectClient]] = {}  # by the hash of `client_at`
 _LOCK: Final = threading.Lock()
 # Seconds of a wait, after which a signal that did not wake it is handled.
 _STEP: Final = 0.5
-_CLOSE_SECONDS: Final = 2
+_CLOSE_SECONDS: Final = 2  # longest wait for a client at the end of the process
 
 
 def client_at(url: Url, options: Mapping[str, Any], failures: Failures) -> ObjectClient:
-    """Return the client of the storage of a URL; the same one for each call in this
-    process.
+    """Return the client of the storage of a URL.
+
+    Each call in this process gets the same one.
 
     Args:
         url: URL on the storage.
@@ -68,17 +70,18 @@ def client_at(url: Url, options: Mapping[str, Any], failures: Failures) -> Objec
     # A fork must not use its parent's sockets, so the key names the process. Only a
     # hash is kept: the options may hold secrets.
     root = url.scheme if url.scheme in EXTRAS else url.root
-    text = json.dumps(
+    identity_text = json.dumps(
         [os.getpid(), root, resolved, failures.option], sort_keys=True, default=str
     )
-    key = hashlib.sha256(text.encode()).hexdigest()
+    client_key = hashlib.sha256(identity_text.encode()).hexdigest()
+    # Two threads must not open two clients of one storage.
     with _LOCK:
-        if key not in _OPEN:
+        if client_key not in _OPEN:
             _require_package(url, failures)
             client_class = _CLIENTS.get(url.scheme, FsspecClient)
             filesystem = _filesystem(url, client_class.arguments(resolved), failures)
-            _OPEN[key] = client_class(filesystem, resolved, failures)
-        return _OPEN[key]
+            _OPEN[client_key] = client_class(filesystem, resolved, failures)
+        return _OPEN[client_key]
 
 
 def _require_package(url: Url, failures: Failures) -> None:
@@ -88,6 +91,7 @@ def _require_package(url: Url, failures: Failures) -> None:
         ConfigError: The scheme is unknown.
         MissingExtraError: The package is missing.
     """
+    # fsspec names the package in its error. Ours names the extra that installs it.
     try:
         fsspec.get_filesystem_class(get_protocol(str(url)))
     except ValueError:
@@ -109,6 +113,7 @@ def _require_package(url: Url, failures: Failures) -> None:
 
 def _filesystem(url: Url, arguments: dict[str, Any], failures: Failures) -> Any:
     """Return fsspec's file system of a URL; errors of :func:`client_at`."""
+    # No caches: a listing must be that of now, and a file system belongs to its client.
     all_arguments = {
         **arguments,
         "use_listings_cache": False,
@@ -146,8 +151,9 @@ def on_loop(work: Coroutine[Any, Any, _T]) -> _T:
 
 
 def on_loop_to_its_end(work: Coroutine[Any, Any, _T], seconds: float = 20.0) -> _T:
-    """Run a coroutine as :func:`on_loop` does; an interrupted caller waits until the
-    coroutine has cleaned up.
+    """Run a coroutine as :func:`on_loop` does.
+
+    An interrupted caller waits until the coroutine has cleaned up.
 
     Args:
         work: The coroutine.
@@ -169,6 +175,8 @@ def on_loop_to_its_end(work: Coroutine[Any, Any, _T], seconds: float = 20.0) -> 
             if task is not None and not task.cancelling():
                 task.cancel()
 
+    # Errors of the coroutine come after its end. Only an interrupt of the caller needs
+    # the wait.
     try:
         return on_loop(run_to_its_end())
     except Exception:
@@ -193,7 +201,8 @@ def close_filesystems() -> None:
             )
 
 
-class _Nothing: ...
+class _Nothing:
+    """Object without a use, for a finalizer that starts the ones of weakref."""
 
 
 # The function that is registered last runs first at exit. The file systems close their

@@ -1,5 +1,7 @@
-"""Copies of remote shards in a folder of this machine: bounded, verified, shared by all
-its processes.
+"""Copies of remote shards in a folder of this machine.
+
+The folder is bounded, its files are verified, and all processes of the machine share
+it.
 
 A copy is a file named after its sha256. It is written under a temporary name and then
 renamed, so that a file with the final name is whole. Processes agree by locks on files,
@@ -40,6 +42,8 @@ from tokenlake.runtime.store.file_locks import is_still, lock, locked
 from tokenlake.runtime.store.ledger import FileEntry
 from tokenlake.runtime.store.writes import ByteTarget, CopyError, HashingTarget
 
+# A copy has the hash of its content as its name, so that versions which share a shard
+# share its copy.
 COPY_NAME: Final = re.compile(r"[0-9a-f]{64}")
 PART: Final = ".part-"
 
@@ -61,6 +65,8 @@ def open_copy(copy: Path, size: int) -> BinaryIO | None:
     Returns:
         None if there is no such copy.
     """
+    # O_NOFOLLOW: a symlink in a shared folder must not lead elsewhere. O_NONBLOCK:
+    # opening a pipe of this name must not wait for its writer.
     try:
         descriptor = os.open(
             copy, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
@@ -78,6 +84,7 @@ def open_copy(copy: Path, size: int) -> BinaryIO | None:
             stream = os.fdopen(descriptor, "rb")
             descriptor = -1  # the stream closes it
             return stream
+        # The file is damaged or not a regular one. It is fetched again.
         copy.unlink(missing_ok=True)
         return None
     finally:
@@ -86,8 +93,9 @@ def open_copy(copy: Path, size: int) -> BinaryIO | None:
 
 
 def holds_alone(descriptor: int, path: Path) -> bool:
-    """Lock a file exclusively without waiting; return whether it is locked and is
-    still the file at `path`.
+    """Lock a file exclusively, without waiting.
+
+    The result is True if the file is locked, and is still the file at `path`.
     """
     return _try_lock(descriptor, fcntl.LOCK_EX, path) and is_still(descriptor, path)
 
@@ -104,11 +112,13 @@ def take_room(folder: Path, part_fd: int, size: int, max_bytes: int) -> str | No
     Returns:
         The reason why there is no room, for a message; None if the size is reserved.
     """
+    # No removal can help.
     if size > max_bytes:
         return f"it has {size} bytes, and cache_bytes is {max_bytes}"
     os.ftruncate(part_fd, 0)  # bytes that a dead process left in it would be counted
     with locked(folder):
         files = _cache_files(folder)
+        # Files that are being fetched have their full size already, and are counted.
         used = sum(file_size for _, file_size, _ in files)
         fits = used + size <= max_bytes
         if fits and _reserved(part_fd, size):
@@ -121,14 +131,16 @@ def take_room(folder: Path, part_fd: int, size: int, max_bytes: int) -> str | No
             fits = used + size <= max_bytes
             if fits and _reserved(part_fd, size):
                 return None
+    # All copies that nobody has open are removed now.
     if fits:
         return "the disk is full"
     return f"the {max_bytes} bytes of cache_bytes are used by open shards"
 
 
 def _cache_files(folder: Path) -> list[tuple[int, int, Path]]:
-    """Return the copies and the files being fetched, and remove temporary files of dead
-    processes.
+    """Return the copies and the files being fetched.
+
+    Temporary files of dead processes are removed.
 
     Returns:
         Time of the last use (ns), size and path of each file, the least recently used
@@ -140,9 +152,11 @@ def _cache_files(folder: Path) -> list[tuple[int, int, Path]]:
             path = Path(entry.path)
             is_part = entry.name.startswith(PART)
             if is_part and _removed(path):
+                # Its process is dead: nobody holds the lock.
                 continue
             if not is_part and not COPY_NAME.fullmatch(entry.name):
                 continue  # not ours
+            # Another process may remove a copy meanwhile.
             with contextlib.suppress(FileNotFoundError):
                 status = entry.stat(follow_symlinks=False)
                 files.append((status.st_mtime_ns, status.st_size, path))
@@ -151,6 +165,7 @@ def _cache_files(folder: Path) -> list[tuple[int, int, Path]]:
 
 def _try_lock(descriptor: int, kind: int, path: Path) -> bool:
     """Lock an open file without waiting; return whether it is locked."""
+    # EWOULDBLOCK: another process has the lock, which is not an error here.
     with contextlib.suppress(BlockingIOError):
         lock(descriptor, kind | fcntl.LOCK_NB, path)
         return True
@@ -166,6 +181,7 @@ def _removed(path: Path) -> bool:
     except OSError as error:
         return isinstance(error, FileNotFoundError)
     try:
+        # Another user's file cannot be locked or removed.
         with contextlib.suppress(PermissionError):
             if holds_alone(descriptor, path):
                 path.unlink(missing_ok=True)
@@ -176,12 +192,13 @@ def _removed(path: Path) -> bool:
 
 
 def _reserved(descriptor: int, size: int) -> bool:
-    """Give an empty file its size, with space on the disk if the file system can
-    reserve it.
+    """Give an empty file its size, and reserve the space on the disk if possible.
 
     Returns:
         False if the disk has no room.
     """
+    # posix_fallocate fails now if the disk is full, not in the middle of a download.
+    # macOS lacks it.
     try:
         if size and hasattr(os, "posix_fallocate"):
             os.posix_fallocate(descriptor, 0, size)
@@ -201,20 +218,22 @@ def _reserved(descriptor: int, size: int) -> bool:
 DEFAULT_BYTES: Final = 64 << 30
 """Default bound of a cache."""
 STALL_SECONDS: Final = 300.0
-"""Seconds without progress of another process after which its shard is read remotely;
-more than the time for which a failing request is repeated.
+"""Seconds without progress of another process after which its shard is read remotely.
+
+It is more than the time for which a failing request is repeated.
 """
 
 # Seconds between looks at another process's progress; doubled each time.
 _FIRST_PAUSE: Final = 0.005
 _LONGEST_PAUSE: Final = 0.1
-_TRIES: Final = 2
+_TRIES: Final = 2  # downloads of a shard: a bit that flipped on its way is right later
 
 
 @final
 class ShardCache:
-    """Copies of shards by their sha256. Threads and processes may share the folder, and
-    use it at once.
+    """Copies of shards by their sha256.
+
+    Threads and processes may share the folder, and use it at once.
 
     Args:
         folder: Folder of the copies; it is created if it is missing. Other files in it
@@ -235,6 +254,7 @@ class ShardCache:
         *,
         stall_seconds: float = STALL_SECONDS,
     ) -> None:
+        # An absolute path: the process may change its folder later.
         self._folder = Path(folder).expanduser().resolve()
         self._max_bytes = max_bytes
         self._stall_seconds = stall_seconds
@@ -274,6 +294,8 @@ class ShardCache:
             IntegrityError: The fetched bytes have another sha256, twice.
         """
         copy = self._folder / _checked(sha256, shard_name)
+        # A cache that does not work must not stop a training run: the shard is then
+        # read from its store.
         try:
             stream = open_copy(copy, size)
             if stream is None:
@@ -315,12 +337,15 @@ class ShardCache:
         pause = _FIRST_PAUSE
         last_state: tuple[int, int] | None = None
         last_change = time.monotonic()
+        # 1. Try to get the right to fetch.
         while True:
             descriptor = os.open(
                 part, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666
             )
             if holds_alone(descriptor, part):
                 return self._fill(descriptor, part, copy, size, fetch, shard_name)
+            # 2. Another process fetches the shard. Its file changes as long as it makes
+            # progress.
             try:
                 status = os.fstat(descriptor)
             finally:
@@ -334,6 +359,7 @@ class ShardCache:
                     shard_name,
                     f"the process that fetches it has made no progress for {self._stall_seconds:g} s",
                 )
+            # 3. Pause, and look for the copy.
             time.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
             stream = open_copy(copy, size)
@@ -349,18 +375,19 @@ class ShardCache:
         fetch: Callable[[ByteTarget], None],
         shard_name: str,
     ) -> BinaryIO | None:
-        """Fetch a shard into a temporary file that this thread has locked, and publish
-        it as the copy.
+        """Fetch a shard into a locked temporary file, and publish it as the copy.
 
         The descriptor is closed, or belongs to the stream that is returned.
         """
         stream: BinaryIO | None = None
         try:
+            # Another process may have published the copy after we looked, and before we
+            # locked its next temporary file.
             published = open_copy(copy, size)
             if published is not None:
-                # Published after we looked, and before we locked its next temporary
-                # file.
                 return published
+            # Reserve the space, fetch, and make the bytes durable before they get their
+            # name.
             problem = take_room(self._folder, part_fd, size, self._max_bytes)
             if problem is not None:
                 return self._without(shard_name, problem)
@@ -371,11 +398,14 @@ class ShardCache:
             # A process that counts must not miss the file between its two names.
             with locked(self._folder):
                 part.rename(copy)
+            # From an exclusive lock to a shared one, so that other readers can lock the
+            # copy, and making room cannot remove it.
             fcntl.flock(part_fd, fcntl.LOCK_SH)
             stream = os.fdopen(part_fd, "rb")
             stream.seek(0)
             return stream
         finally:
+            # A failed fetch leaves no file, and frees its space.
             if stream is None:
                 part.unlink(missing_ok=True)
                 os.close(part_fd)
@@ -407,8 +437,10 @@ def _fetch(
     fetch: Callable[[ByteTarget], None],
     shard_name: str,
 ) -> None:
-    """Fetch a shard into a file, once more if its hash is wrong; IntegrityError if
-    it stays wrong.
+    """Fetch a shard into a file; once more if its hash is wrong.
+
+    Raises:
+        IntegrityError: The hash stays wrong.
     """
     got = FileEntry.of(b"")
     for _ in range(_TRIES):

@@ -25,6 +25,8 @@ from tokenlake.runtime.store.sealed import (
 
 
 @final
+# The seal pins the version: a dataset that was removed and built again has another
+# manifest.
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tag(Sealed):
     """A name for a version.
@@ -73,13 +75,15 @@ def read_tags(store: ReadStore, dataset: str) -> list[Tag]:
         IntegrityError: A tag is damaged, or a file among the tags is none.
     """
     tags: list[Tag] = []
+    # Everything among the tags must be a tag, because a file with another name is not
+    # found by any.
     for info in store.list(tags_prefix(dataset)):
-        name = tag_of(info.key)
-        if name is None:
+        tag_name = tag_of(info.key)
+        if tag_name is None:
             raise IntegrityError(
                 f"{info.key}: not a tag's name; remove the file", file=info.key
             )
-        stored = stored_tag(store, dataset, name)
+        stored = stored_tag(store, dataset, tag_name)
         if stored is not None:  # None: another process has just removed it
             tags.append(stored[0])
     return tags
@@ -97,6 +101,7 @@ def stored_tag(store: ReadStore, dataset: str, tag: str) -> tuple[Tag, bytes] | 
     except NotFoundError:
         return None
     stored = Tag.from_bytes(data, key)
+    # A tag states its own name, so that a copied file is found.
     if (stored.dataset, stored.tag) != (dataset, tag):
         raise IntegrityError(
             f"{key}: it is {stored.reference}; expected {dataset}@{tag}, by its place. A tag's file cannot be renamed "
@@ -118,6 +123,7 @@ def tagged_manifest(tag: Tag, read: Callable[[str, int], Manifest]) -> Manifest:
         IntegrityError: Its manifest is damaged, or is not the one that the tag was set
             to.
     """
+    # A tag that leads nowhere is reported with the ways to repair it.
     try:
         manifest = read(tag.dataset, tag.version)
     except NotFoundError as error:

@@ -19,13 +19,15 @@ from tokenlake.errors import SIGNED, ConfigError
 from tokenlake.runtime.store.layout import check_key
 
 VARIABLE: Final = "TOKENLAKE_ALLOWED_SCHEMES"
-"""Environment variable: further schemes that may be opened, separated by commas,
-such as ``sftp,oss``.
+"""Environment variable: further schemes that may be opened.
+
+They are separated by commas, such as ``sftp,oss``.
 """
 
 USUAL: Final = ("s3", "gs", "http", "https", "hf", "file", "az", "abfs", "abfss", "adl")
-"""What may be opened without being asked for; ``s3a`` and ``gcs`` are other names of
-the first two.
+"""Schemes that may be opened without being listed.
+
+``s3a`` and ``gcs`` are other names of the first two.
 """
 
 # Whatever the variable says: they go round the rules for local paths, open other
@@ -39,14 +41,15 @@ def check_scheme(scheme: str, option: str) -> None:
     """Refuse a scheme that is not allowed.
 
     Args:
-        scheme: in lower case, without aliases.
-        option: what holds the URL, for the message.
+        scheme: Scheme in lower case, without aliases.
+        option: Option that holds the URL, for the message.
 
     Raises:
-        ConfigError: it is not on the list; the message says how to allow it.
+        ConfigError: The scheme is not on the list; the message says how to allow it.
     """
     if scheme in USUAL:
         return
+    # The variable is read at each call, so that a worker's environment counts.
     schemes = {name.strip().lower() for name in os.environ.get(VARIABLE, "").split(",")}
     if scheme in schemes and not _NEVER.fullmatch(scheme):
         return
@@ -61,14 +64,14 @@ def check_scheme(scheme: str, option: str) -> None:
 
 
 INSTALLED_BY: Final = dict.fromkeys(("az", "abfs", "abfss"), "'tokenlake[azure]'")
-"""Schemes that fsspec alone reads to what `pip` installs for them."""
+"""Packages that `pip` installs for the schemes that only fsspec reads."""
 
 EXTRAS: Final = {
     "s3": "'tokenlake[s3]'",
     "gs": "'tokenlake[gcs]'",
     **dict.fromkeys(("http", "https"), "'tokenlake[http]'"),
 }
-"""What has to be installed for the schemes that have a client of their own."""
+"""Packages for the schemes that have a client of their own."""
 
 BUCKETS: Final = ("s3", "s3a", "gs", "gcs")
 """Schemes of stores that can be written to, with their other names."""
@@ -82,9 +85,9 @@ class Url:
     """A URL without secrets.
 
     Attributes:
-        scheme: in lower case, aliases replaced (``s3a`` is ``s3``).
-        root: scheme and bucket or host: ``s3://bucket``; never ends with a slash.
-        path: what follows, without the slash before it; for HTTP with its query.
+        scheme: Scheme in lower case, aliases replaced (``s3a`` is ``s3``).
+        root: Scheme and bucket or host: ``s3://bucket``; never ends with a slash.
+        path: Path without the slash before it; for HTTP with its query.
     """
 
     scheme: str
@@ -93,7 +96,7 @@ class Url:
 
     @property
     def is_http(self) -> bool:
-        """Whether it is of a web server, which cannot list what it has."""
+        """Whether the URL is that of a web server, which cannot list its files."""
         return self.scheme in ("http", "https")
 
     @property
@@ -109,13 +112,14 @@ def parse_url(text: str, option: str = "data_files") -> Url:
     """Return the parts of a URL.
 
     Args:
-        option: what holds the URL, for messages.
+        text: URL.
+        option: Option that holds the URL, for messages.
 
     Raises:
-        ConfigError: it holds credentials, has no host, is of a scheme that may not be
-            read, or chains file systems.
+        ConfigError: The URL holds credentials, has no host, is of a scheme that may
+            not be read, or chains file systems.
     """
-    scheme, _, rest = text.partition("://")
+    scheme, _, address = text.partition("://")
     scheme = scheme.lower()
     if not _SCHEME.fullmatch(scheme):
         raise ConfigError(
@@ -123,12 +127,16 @@ def parse_url(text: str, option: str = "data_files") -> Url:
             "with one scheme (file systems cannot be chained with ::)"
         )
     scheme = _ALIASES.get(scheme, scheme)
+    # The fragment is not sent, and a query may follow the host without a slash.
     if scheme in ("http", "https"):
-        rest = re.sub(r"^([^/?#]*)\?", r"\1/?", rest).partition("#")[0]
-    host, _, path = rest.partition("/")
+        address = re.sub(r"^([^/?#]*)\?", r"\1/?", address).partition("#")[0]
+    host, _, path = address.partition("/")
     if scheme == "memory":  # has no hosts
-        host, path = "", rest.lstrip("/")
-    url = Url(scheme, f"{scheme}://{host}" if host else f"{scheme}:/", path)
+        host = ""
+        path = address.lstrip("/")
+    root = f"{scheme}://{host}" if host else f"{scheme}:/"
+    url = Url(scheme, root, path)
+    # Secrets first, so that no later message shows one.
     _refuse_password(url, host, option)
     _refuse_signature(url, option)
     check_scheme(scheme, option)
@@ -137,15 +145,16 @@ def parse_url(text: str, option: str = "data_files") -> Url:
             f"{option}: {url.root}...: file systems cannot be chained with ::"
         )
     if not host and scheme in EXTRAS:
-        raise ConfigError(
-            f"{option}: {text!r} names no {'host' if url.is_http else 'bucket'}",
-            got=text,
-        )
+        missing_name = "host" if url.is_http else "bucket"
+        raise ConfigError(f"{option}: {text!r} names no {missing_name}", got=text)
     return url
 
 
 def _refuse_password(url: Url, host: str, option: str) -> None:
-    if ":" not in host.rpartition("@")[0] and not (url.is_http and "@" in host):
+    """Raise ConfigError for a URL with a user and a password before its host."""
+    # On the web a user alone may be a token.
+    has_password = ":" in host.rpartition("@")[0]
+    if not has_password and not (url.is_http and "@" in host):
         return
     path = url.path.partition("?")[0] if url.is_http else url.path
     shown = f"{url.scheme}://...@{host.rpartition('@')[2]}/{path}"
@@ -156,16 +165,21 @@ def _refuse_password(url: Url, host: str, option: str) -> None:
 
 
 def _refuse_signature(url: Url, option: str) -> None:
-    query = urlsplit(str(url)).query if url.is_http or "?" in url.path else ""
+    """Raise ConfigError for a URL whose query holds credentials."""
+    query = ""
+    if url.is_http or "?" in url.path:
+        query = urlsplit(str(url)).query
     names = [unquote(pair.partition("=")[0]) for pair in re.split("[&;]", query)]
-    if signed := [
-        name
-        for name in names
-        if SIGNED.search(name) and "versionid" not in name.lower()
-    ]:
+    # The version of an object is no secret, although its name looks like one.
+    signed_names: list[str] = []
+    for name in names:
+        if SIGNED.search(name) and "versionid" not in name.lower():
+            signed_names.append(name)
+    if signed_names:
         raise ConfigError(
-            f"{option}: {str(url).partition('?')[0]}?... contains credentials in its query ({', '.join(signed)}), "
-            "and URLs are recorded in versions. Write the URL without its query, and the query as storage_options: "
+            f"{option}: {str(url).partition('?')[0]}?... contains credentials in its query "
+            f"({', '.join(signed_names)}), and URLs are recorded in versions. Write the URL without its "
+            "query, and the query as storage_options: "
             "{query: {env: VARIABLE}}, or {query: {FILE NAME: {env: VARIABLE}}} if every file has its own"
         )
 
@@ -174,7 +188,7 @@ def root_of(address: str) -> Url:
     """Return the URL of a store's root; its path has no slash at its ends.
 
     Raises:
-        ConfigError: it holds credentials, or a query.
+        ConfigError: The URL holds credentials, or a query.
     """
     url = parse_url(address, "store")
     if "?" in url.path:
@@ -186,18 +200,32 @@ def root_of(address: str) -> Url:
 
 
 def url_of(root: Url, key: str) -> Url:
-    """Return where an object is; StoreError for an unsafe key."""
+    """Return the URL of an object; StoreError for an unsafe key."""
     path = check_key(key)
-    path = quote(path) if root.is_http else path
-    return Url(root.scheme, root.root, f"{root.path}/{path}" if root.path else path)
+    # Web servers need names in percent-encoding; buckets take keys as they are.
+    if root.is_http:
+        path = quote(path)
+    return Url(root.scheme, root.root, _below(root) + path)
 
 
 def folder_of(root: Url, prefix: str) -> Url:
-    """Return what the objects below the folder `prefix` ("" = all) begin with."""
-    folder = url_of(root, prefix) if prefix else root
-    return Url(folder.scheme, folder.root, f"{folder.path}/" if folder.path else "")
+    """Return the beginning of the URLs of all objects below a folder.
+
+    The prefix "" means all objects of the store.
+    """
+    folder = root
+    if prefix:
+        folder = url_of(root, prefix)
+    return Url(folder.scheme, folder.root, _below(folder))
 
 
 def key_of(root: Url, path: str) -> str:
     """Return the key of an object."""
-    return path.removeprefix(f"{root.path}/" if root.path else "")
+    return path.removeprefix(_below(root))
+
+
+def _below(folder: Url) -> str:
+    """Return the path of a folder with a slash; "" for the root of a bucket or host."""
+    if not folder.path:
+        return ""
+    return f"{folder.path}/"

@@ -1,5 +1,4 @@
-"""Writing: bytes that are hashed on their way, and the compare-and-swap that makes an
-object of them.
+"""Writing: bytes that are hashed on their way, and the compare-and-swap of an object.
 
 Compare-and-swap is the one way in which an object is created or changed, as a file or
 in a bucket. Objects are compared by their hash in every storage: the existing object is
@@ -29,9 +28,13 @@ if TYPE_CHECKING:
 Outcome: TypeAlias = Literal["created", "equal", "replaced"]
 
 Orphan: TypeAlias = bool | Callable[[], bool]
-"""Condition for replacing an unequal object; see
-:meth:`tokenlake.runtime.store.base.Store.publish`.
+"""Condition for replacing an unequal object.
+
+:meth:`tokenlake.runtime.store.base.Store.publish` explains it.
 """
+
+_HASHED_BYTES: Final = 1 << 20
+"""Bytes of an existing file that are hashed at a time."""
 
 # An object that vanishes between "exists" and read-back is created again, but not for
 # ever.
@@ -71,19 +74,23 @@ class Put:
         Raises:
             VersionConflictError: It may not be replaced; the message names both hashes.
         """
+        # An equal object is success, whatever was expected: an earlier try may have
+        # written it.
         if existing_sha256 == self.sha256:
             return "equal"
         if existing_sha256 == self.expected:
             return None
-        if existing_sha256 is not None and (
-            self.orphan() if callable(self.orphan) else self.orphan
-        ):
-            return None
-        got = (
-            "it does not exist"
-            if existing_sha256 is None
-            else f"it already exists with other bytes: sha256 {existing_sha256}"
-        )
+        # The condition is evaluated at the last moment, and only if it is needed: it
+        # may read the ledger.
+        if existing_sha256 is not None:
+            is_orphan = self.orphan() if callable(self.orphan) else self.orphan
+            if is_orphan:
+                return None
+
+        # A conflict: state both objects.
+        got = "it does not exist"
+        if existing_sha256 is not None:
+            got = f"it already exists with other bytes: sha256 {existing_sha256}"
         if self.expected is not None:
             got += f", expected {self.expected}, which should have been replaced"
         raise VersionConflictError(
@@ -95,9 +102,7 @@ class Put:
         )
 
     def require_written(self, sha256: str) -> None:
-        """Raise StoreError unless the bytes that were read back have the right
-        sha256 (hex).
-        """
+        """Raise StoreError unless the bytes that were read back have the sha256 (hex)."""
         if sha256 != self.sha256:
             raise StoreError(
                 f"{self.key}: the bytes read back differ from those written: sha256 {sha256}, expected {self.sha256}. "
@@ -137,14 +142,17 @@ def compare_and_swap(
         VersionConflictError: The existing object may not be replaced.
         StoreError: The object appears and vanishes, or the storage fails.
     """
+    # Hashes that made a conflict once. A second look at the same hash is believed.
     doubted_hashes: list[str | None] = []
     for attempt in range(_TRIES):
+        # 1. Look at the existing object.
         existing_hash: str | None = None
         token: str | None = None
         if look_first or attempt:
             existing = look()
             if existing is not None:
                 existing_hash, token = existing
+        # 2. Compare it with ours.
         try:
             outcome = put.judge(existing_hash)
         except VersionConflictError:
@@ -154,12 +162,15 @@ def compare_and_swap(
             continue
         if outcome is not None:
             return outcome
+        # 3. Send ours, on the condition that nothing has changed since the look.
         try:
             send(token)
             return "created" if token is None else "replaced"
         except refused:
             continue
         except NotFoundError:
+            # The object that should be replaced vanished: look again. For a new object
+            # the error is about something else, such as a missing bucket.
             if token is None:
                 raise
     raise StoreError(
@@ -186,32 +197,39 @@ class CopyError(StoreError):
 
 @final
 class HashingTarget:
-    """A target that hashes the bytes of an object, and writes them to a file if one
-    is given.
-    """
+    """Target that hashes the bytes of an object, and writes them to a file if given."""
 
     def __init__(self, file: BinaryIO | None = None) -> None:
         self._file = file
-        self._hash, self._bytes = hashlib.sha256(), 0
+        self._hash = hashlib.sha256()
+        self._bytes = 0
 
     def restart(self) -> None:
-        self._hash, self._bytes = hashlib.sha256(), 0
+        self._hash = hashlib.sha256()
+        self._bytes = 0
         if self._file is not None:
             self._file.seek(0)
 
     def write(self, data: bytes | bytearray, /) -> None:
         self._hash.update(data)
         view = memoryview(data)
+        if self._file is None:
+            self._bytes += len(view)
+            return
+        # One call may write less than it was given. Bytes are counted as they are
+        # written, for the message of an error.
         with self._writing():
-            while self._file is not None and len(view):  # one call may write less
-                done = self._file.write(view)
-                self._bytes, view = self._bytes + done, view[done:]
-        self._bytes += len(view)
+            while len(view):
+                written_bytes = self._file.write(view)
+                self._bytes += written_bytes
+                view = view[written_bytes:]
 
     def finish(self) -> FileEntry:
-        """Return size and hash of the bytes since the last restart; the file holds
-        exactly these bytes.
+        """Return size and hash of the bytes since the last restart.
+
+        The file holds exactly these bytes afterwards.
         """
+        # After a restart the file may be longer than the object.
         if self._file is not None:
             with self._writing():
                 self._file.flush()
@@ -220,6 +238,7 @@ class HashingTarget:
 
     @contextlib.contextmanager
     def _writing(self) -> Generator[None]:
+        # Errors of this machine's disk are told from those of the storage that is read.
         try:
             yield
         except OSError as error:
@@ -228,6 +247,7 @@ class HashingTarget:
             ) from error
 
 
+# Remedies by error number. Each is a sentence with a space before it.
 _HINTS = {
     errno.ENOSPC: " Free space on that file system and run again: finished work is kept.",
     errno.EDQUOT: " The quota is used up; free space and run again: finished work is kept.",
@@ -243,8 +263,9 @@ _HINTS = {
 
 
 def hint_on(error: OSError) -> str:
-    """Return a sentence on the remedy of an error, with a space before it; "" if
-    none is known.
+    """Return a sentence on the remedy of an error, with a space before it.
+
+    It is empty if none is known.
     """
     return _HINTS.get(error.errno or 0, "")
 
@@ -261,21 +282,20 @@ def write_all(descriptor: int, view: memoryview, path: str, before: int = 0) -> 
     Raises:
         StoreError: The file cannot be written; the message says after how many bytes.
     """
-    done = 0
+    written_bytes = 0
     try:
         # One call may write less: at most 2 GiB, or up to a limit.
-        while done < view.nbytes:
-            done += os.write(descriptor, view[done:])
+        while written_bytes < view.nbytes:
+            written_bytes += os.write(descriptor, view[written_bytes:])
     except OSError as error:
         raise StoreError(
-            f"cannot write {path}: {error.strerror} after {before + done} bytes.{hint_on(error)}"
+            f"cannot write {path}: {error.strerror} after {before + written_bytes} bytes.{hint_on(error)}"
         ) from error
 
 
 @final
 class HashingFile(io.RawIOBase):
-    """A write-only file that computes sha256 and size on the way; a sink for pyarrow as
-    it is.
+    """Write-only file that computes sha256 and size on the way, as a sink for pyarrow.
 
     ::
 
@@ -285,16 +305,22 @@ class HashingFile(io.RawIOBase):
         store.publish(temp, "corpus/v1/data/train-00000-00.parquet", sink.sha256)
 
     Unbuffered: meant for writes of pages, not of lines. sha256 releases the GIL.
+
+    Args:
+        path: Path of the file; it is created, or emptied.
+        begin: Number of bytes of an existing file that stay, and that are hashed;
+            writing continues after them.
     """
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    def __init__(self, path: str | os.PathLike[str], *, begin: int = 0) -> None:
         super().__init__()
         self._path = os.fspath(path)
         self._fd = -1
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+        if begin:
+            flags = os.O_RDWR | os.O_CLOEXEC
         try:
-            self._fd = os.open(
-                self._path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600
-            )
+            self._fd = os.open(self._path, flags, 0o600)
         except OSError as error:
             raise StoreError(
                 f"cannot open {self._path}: {error.strerror}.{hint_on(error)}"
@@ -302,11 +328,27 @@ class HashingFile(io.RawIOBase):
         self._hash = hashlib.sha256()
         self._is_discarded = False
         self.bytes = 0
+        if begin:
+            self._continue_after(begin)
 
     @property
     def sha256(self) -> str:
         """The hex sha256 of everything written so far."""
         return self._hash.hexdigest()
+
+    def _continue_after(self, begin: int) -> None:
+        """Hash the first bytes of the file, and cut off the rest."""
+        while self.bytes < begin:
+            data = os.read(self._fd, min(_HASHED_BYTES, begin - self.bytes))
+            if not data:
+                self.close()
+                raise StoreError(
+                    f"cannot continue {self._path}: it has {self.bytes} bytes, expected at least {begin}. "
+                    "Remove it, and run again"
+                )
+            self._hash.update(data)
+            self.bytes += len(data)
+        os.ftruncate(self._fd, begin)
 
     def writable(self) -> bool:
         return True
@@ -322,6 +364,7 @@ class HashingFile(io.RawIOBase):
                 or socket by then.
         """
         view = memoryview(data).cast("B")
+        # The writer of a failed file writes its footer when it is collected.
         if self._is_discarded:
             return view.nbytes
         if self.closed:

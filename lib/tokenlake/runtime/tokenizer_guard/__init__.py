@@ -1,10 +1,9 @@
-"""Opening a tokenizer.json that somebody else wrote, without letting it take the memory
-or the time of this process.
+"""Safe opening of a tokenizer.json that somebody else wrote.
 
-Three steps, in this order:
+It must not take the memory or the time of this process. These are the steps:
 
-1. :mod:`~tokenlake.runtime.tokenizer_guard.shape` parses the file and refuses what no
-   tokenizer can mean.
+1. :mod:`~tokenlake.runtime.tokenizer_guard.shape` parses the file, and refuses values
+   that no tokenizer can mean.
 2. :mod:`~tokenlake.runtime.tokenizer_guard.caution` compares its parts with the known
    harmless forms.
 3. :mod:`~tokenlake.runtime.tokenizer_guard.backend` loads a harmless tokenizer into

@@ -1,5 +1,4 @@
-"""The one interface of the library to the package `tokenizers`, whatever its
-generation.
+"""The only interface of the library to `tokenizers`, for both of its generations.
 
 :func:`open_backend` returns a :class:`Backend`. It encodes texts to NumPy arrays and
 decodes ids. Where the installed generation gives no places of tokens,
@@ -58,8 +57,9 @@ class Backend(Protocol):
     def encode_with_places(
         self, texts: Sequence[str], *, literal: bool
     ) -> list[tuple[Int32, Int64]]:
-        """Return the ids of texts, int32[k], and the first and last (exclusive)
-        character of each: int64[k, 2].
+        """Return the ids of texts, and the characters of each id.
+
+        The ids are int32[k], the first and last (exclusive) characters int64[k, 2].
         """
         ...
 
@@ -72,8 +72,9 @@ class Backend(Protocol):
         ...
 
     def token_to_id(self, token: str) -> int | None:
-        """Return the id that the tokenizer itself gives to a token, None if it has
-        no such token.
+        """Return the id that the tokenizer itself gives to a token.
+
+        The result is None if it has no such token.
         """
         ...
 
@@ -134,15 +135,16 @@ class _WithParts:
         self, texts: Sequence[str], *, literal: bool
     ) -> list[tuple[Int32, Int64]]:
         self._set_literal(literal)
-        rows: list[tuple[Int32, Int64]] = []
+        encoded_texts: list[tuple[Int32, Int64]] = []
         for encoding in self._tokenizer.encode_batch(
             list(texts), add_special_tokens=False
         ):
             places = np.array(encoding.offsets, np.int64).reshape(-1, 2)
-            rows.append((np.array(encoding.ids, np.int32), places))
-        return rows
+            encoded_texts.append((np.array(encoding.ids, np.int32), places))
+        return encoded_texts
 
     def _set_literal(self, literal: bool) -> None:
+        """Have strings of special tokens encoded as plain text, or not."""
         # Setting it while another thread encodes is an error, even to the same value.
         if self._tokenizer.encode_special_tokens != literal:
             self._tokenizer.encode_special_tokens = literal
@@ -177,6 +179,7 @@ class _IdsOnly:
     def encode(
         self, texts: Sequence[str], *, literal: bool, add_special_tokens: bool = False
     ) -> list[Int32]:
+        # A process gives lists of ids; the package gives arrays.
         if isinstance(self._tokenizer, BoundedTokenizer):
             self._tokenizer.encode_special_tokens = literal
             bounded = self._tokenizer.encode_batch_fast(
@@ -205,13 +208,15 @@ class _IdsOnly:
     def normalize(self, text: str) -> str:
         if self._spec.get("normalizer") is None:
             return text
+        # The ids of the spelling tokenizer are the bytes of the normalized text.
         (ids,) = self._spelling.encode([text], literal=True)
         return ids.astype(np.uint8).tobytes().decode()
 
     @cached_property
     def _spelling(self) -> Backend:
-        """A tokenizer with the same normalizer, and with an id for each byte: its
-        ids spell the normalized text.
+        """Tokenizer with the same normalizer, and with an id for each byte.
+
+        Its ids spell the normalized text.
         """
         return open_backend(self._name, spelling_json(self._spec["normalizer"]))
 
@@ -227,13 +232,17 @@ class _IdsOnly:
             is_given_back = self._tokenizer.id_to_token(token_id) == token
         else:
             is_given_back = self._tokenizer.decode_tokens([token_id]) == [token]
-        return token_id if is_given_back else None
+        if not is_given_back:
+            return None
+        return token_id
 
 
 def spelling_json(normalizer: Mapping[str, Any]) -> bytes:
-    """Return a tokenizer.json with a normalizer and one id for each byte, the byte
-    itself.
+    """Return a tokenizer.json with a normalizer and one id for each byte.
+
+    The id is the byte itself.
     """
+    # No merges: each byte stays a token.
     vocab = {letter: byte for byte, letter in enumerate(byte_characters())}
     byte_level = {
         "type": "ByteLevel",

@@ -1,5 +1,6 @@
-"""Loading a tokenizer.json: into this process where it is harmless, else into one of
-its own.
+"""Loading of a tokenizer.json.
+
+A harmless one is loaded into this process, any other into a process of its own.
 """
 
 from __future__ import annotations
@@ -28,8 +29,7 @@ from tokenlake.runtime.tokenizer_guard.shape import (
 
 @contextmanager
 def deliberate(action: str) -> Generator[None]:
-    """Turn every exception of a Rust tokenizer, including panics, into a
-    TokenizerError.
+    """Turn every exception of a Rust tokenizer into a TokenizerError, panics included.
 
     A panic arrives as `pyo3_runtime.PanicException`, a BaseException that `except
     Exception` misses.
@@ -40,6 +40,8 @@ def deliberate(action: str) -> Generator[None]:
     Raises:
         TokenizerError: The tokenizer raised an exception.
     """
+    # Interrupts and our own errors pass unchanged. Running out of memory is no fault of
+    # the tokenizer alone.
     try:
         yield
     except (
@@ -54,6 +56,7 @@ def deliberate(action: str) -> Generator[None]:
     except Exception as error:
         raise TokenizerError(f"{action}: {type(error).__name__}: {error}") from error
     except BaseException as error:
+        # The class is not exported, so that it is known by its name.
         if type(error).__name__ != "PanicException":
             raise
         raise TokenizerError(
@@ -62,6 +65,7 @@ def deliberate(action: str) -> Generator[None]:
 
 
 def _require_supported(name: str, spec: Mapping[str, Any]) -> None:
+    """Raise TokenizerError for a form that tokenizers 1.0 may encode differently."""
     if exports_parts():
         return
     reason = why_not_fast(spec)
@@ -80,20 +84,21 @@ def open_tokenizer(
     """Return a tokenizer that neither cuts nor pads.
 
     Args:
-        name: name of the tokenizer, for messages.
-        tokenizer_json: content of the file.
-        spec: parsed and checked form of the same file, where the caller has it.
+        name: Name of the tokenizer, for messages.
+        tokenizer_json: Content of the file.
+        spec: Parsed and checked form of the same file; None: the file is parsed now.
 
     Returns:
-        A `tokenizers.Tokenizer` where every part has a known harmless form, else a
+        A `tokenizers.Tokenizer` if every part has a known harmless form, else a
         :class:`~tokenlake.runtime.tokenizer_guard.process.BoundedTokenizer`.
 
     Raises:
         MissingExtraError: `tokenizers` is not installed.
-        TokenizerError: the file is not a tokenizer's, cannot be loaded, takes too much
+        TokenizerError: The file is not a tokenizer's, cannot be loaded, takes too much
             time or memory to load, or is of a form that the installed `tokenizers` does
             not reproduce.
     """
+    # Shape, support, caution: each check relies on the one before it.
     if spec is None:
         spec = parse_json_object(name, TOKENIZER_JSON, tokenizer_json)
         require_tokenizer_shape(name, spec)

@@ -1,5 +1,6 @@
-"""The characters by which byte-level tokenizers write the 256 bytes, as GPT-2's
-tokenizer does.
+"""Characters by which byte-level tokenizers write the 256 bytes.
+
+GPT-2's tokenizer introduced them.
 """
 
 from __future__ import annotations
@@ -9,12 +10,13 @@ import functools
 
 @functools.cache
 def byte_characters() -> tuple[str, ...]:
-    """Return the printable character by which a byte-level vocabulary writes each of
-    the 256 bytes.
+    """Return the printable character by which byte-level tokens write each byte.
 
     The printable characters of Latin-1 stand for themselves. The other bytes are, in
     order, the characters from U+0100 on. The space is U+0120.
     """
+    # The three ranges are those of GPT-2. Space, soft hyphen and control characters are
+    # not among them.
     printable = {
         *range(ord("!"), ord("~") + 1),
         *range(ord("¡"), ord("¬") + 1),

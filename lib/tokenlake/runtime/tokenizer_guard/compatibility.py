@@ -1,5 +1,4 @@
-"""The tokenizer.json files that tokenizers 1.0 encodes and decodes as the generation
-before it does.
+"""Files that tokenizers 1.0 encodes and decodes as the generation before it does.
 
 tokenizers 1.0 recognizes the regular expressions of well-known models by their form,
 and has code for each of them. It refuses some files. It loads others and then gives
@@ -18,6 +17,7 @@ from tokenlake.runtime.tokenizer_guard.generation import GPT2_EXPRESSIONS
 from tokenlake.runtime.tokenizer_guard.growth import parts_of
 from tokenlake.runtime.tokenizer_guard.shape import shown, walk
 
+# Parts of the expressions of published models.
 _CONTRACTIONS: Final = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 _TAIL: Final = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 _SLASH_TAIL: Final = r" ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -55,7 +55,7 @@ _BYTE_LETTERS: Final = frozenset(
 
 
 def why_not_fast(spec: Mapping[str, Any]) -> str | None:
-    """Return why tokenizers 1.0 must not run a tokenizer, None if it may.
+    """Return the reason why tokenizers 1.0 must not run a tokenizer; None if it may.
 
     Args:
         spec: Parsed tokenizer.json, whose shape has been checked.
@@ -64,44 +64,52 @@ def why_not_fast(spec: Mapping[str, Any]) -> str | None:
 
 
 def _reasons(spec: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the reasons against tokenizers 1.0, the cheapest checks first."""
     if spec.get("version", _VERSION) != _VERSION:
         yield f"its version is {shown(spec['version'])}, expected {_VERSION!r}"
     model: Mapping[str, Any] = spec.get("model", {})
-    for key in ("continuing_subword_prefix", "end_of_word_suffix"):
-        if model.get(key) and model.get("type", "BPE") == "BPE":
-            yield f"its model.{key} is {shown(model[key])}"
+    # tokenizers 1.0 ignores the affixes of BPE pieces.
+    for affix in ("continuing_subword_prefix", "end_of_word_suffix"):
+        if model.get(affix) and model.get("type", "BPE") == "BPE":
+            yield f"its model.{affix} is {shown(model[affix])}"
+    # With two tokens of one id, decoding has two answers.
     vocab: Any = model.get("vocab")
     if isinstance(vocab, dict):
         ids = cast("dict[str, int]", vocab).values()
         if len(set(ids)) != len(ids):
             yield "its vocabulary gives an id to two tokens"
+    # Expressions are recognized by their form, so that only compared forms are safe.
     for stage in ("normalizer", "pre_tokenizer", "post_processor"):
-        for key, value, _ in walk(spec.get(stage)):
-            if key == "Regex" and value not in COMPARED_EXPRESSIONS:
-                yield f"its {stage} has the regular expression {shown(value)}, which was not compared"
+        for key, expression, _ in walk(spec.get(stage)):
+            if key == "Regex" and expression not in COMPARED_EXPRESSIONS:
+                yield f"its {stage} has the regular expression {shown(expression)}, which was not compared"
     if _is_byte_level(spec):
         yield from _byte_level_reasons(spec)
 
 
 def _is_byte_level(spec: Mapping[str, Any]) -> bool:
+    """Return whether the pre-tokenizer writes bytes as characters."""
     stage = spec.get("pre_tokenizer")
-    return stage is not None and any(
-        part.get("type") == "ByteLevel" for part in parts_of(stage)
-    )
+    if stage is None:
+        return False
+    return any(part.get("type") == "ByteLevel" for part in parts_of(stage))
 
 
 def _byte_level_reasons(spec: Mapping[str, Any]) -> Iterator[str]:
-    """Yield why ids would be decoded to another text."""
-    kind = None
+    """Yield the reasons why ids would be decoded to another text."""
+    decoder_type: Any = None
     if spec.get("decoder") is not None:
-        kind = spec["decoder"].get("type")
-    if kind != "ByteLevel":
-        yield f"its decoder is {shown(kind)}, expected ByteLevel after a ByteLevel pre_tokenizer"
+        decoder_type = spec["decoder"].get("type")
+    if decoder_type != "ByteLevel":
+        yield f"its decoder is {shown(decoder_type)}, expected ByteLevel after a ByteLevel pre_tokenizer"
+    # An added token is text. If all of it could be spelled bytes, decoding turns it
+    # into those bytes.
     added: list[Mapping[str, Any]] = spec.get("added_tokens") or []
     for token in added:
         content = token["content"]
         has_byte_letter = not _BYTE_LETTERS.isdisjoint(content)
-        if has_byte_letter and all(
+        could_be_bytes = all(
             letter in _BYTE_LETTERS or "!" <= letter <= "~" for letter in content
-        ):
+        )
+        if has_byte_letter and could_be_bytes:
             yield f"its added token {shown(content)} could be spelled bytes"

@@ -1,5 +1,4 @@
-"""The two generations of the package `tokenizers`, and how each of them loads a
-tokenizer.json.
+"""Two generations of the package `tokenizers`, and how each loads a tokenizer.json.
 
 Before 1.0 the package exports the parts of a tokenizer (normalizer, pre-tokenizer,
 model), trains, and gives the place of every token in the text. From 1.0 on it encodes
@@ -39,8 +38,9 @@ def tokenizers_version() -> str:
 
 @cache
 def exports_parts() -> bool:
-    """Return whether the installed `tokenizers` exports the parts of a tokenizer and
-    the places of tokens.
+    """Return whether the installed `tokenizers` exports the parts of a tokenizer.
+
+    It then also gives the places of tokens in a text.
 
     Raises:
         MissingExtraError: `tokenizers` is not installed.
@@ -49,8 +49,7 @@ def exports_parts() -> bool:
 
 
 def load_raw(tokenizer_json: bytes, spec: Mapping[str, Any]) -> Any:
-    """Return the `tokenizers.Tokenizer` of a tokenizer.json, without truncation and
-    padding.
+    """Return the `tokenizers.Tokenizer` of a file, without truncation and padding.
 
     Args:
         tokenizer_json: Content of the file.
@@ -68,10 +67,10 @@ def load_raw(tokenizer_json: bytes, spec: Mapping[str, Any]) -> Any:
         tokenizer.no_padding()
         return tokenizer
     # This generation reads files only.
-    with tempfile.NamedTemporaryFile(suffix=".json") as file:
-        file.write(_rewritten(tokenizer_json, spec))
-        file.flush()
-        tokenizer = tokenizer_class.from_file(file.name)
+    with tempfile.NamedTemporaryFile(suffix=".json") as json_file:
+        json_file.write(_rewritten(tokenizer_json, spec))
+        json_file.flush()
+        tokenizer = tokenizer_class.from_file(json_file.name)
     tokenizer.truncation = None
     tokenizer.padding = None
     # Expressions that it does not know are refused by the first text, not by the file.
@@ -80,6 +79,7 @@ def load_raw(tokenizer_json: bytes, spec: Mapping[str, Any]) -> Any:
 
 
 def _tokenizer_class() -> Any:
+    """Return the class `tokenizers.Tokenizer`; MissingExtraError without the package."""
     try:
         import tokenizers
     except ImportError as error:
@@ -90,9 +90,7 @@ def _tokenizer_class() -> Any:
 
 
 def failure_to_load() -> str:
-    """Return the message for a tokenizer.json that the installed `tokenizers` does
-    not load.
-    """
+    """Return the message for a file that the installed `tokenizers` does not load."""
     message = "tokenizer.json cannot be loaded"
     if exports_parts():
         return message
@@ -100,44 +98,42 @@ def failure_to_load() -> str:
 
 
 def _rewritten(tokenizer_json: bytes, spec: Mapping[str, Any]) -> bytes:
-    """Return a tokenizer.json with the same meaning, in a form that tokenizers 1.0
-    loads.
-    """
-    changed = {
-        **spec,
-        "pre_tokenizer": _with_named_expression(spec.get("pre_tokenizer")),
-    }
-    changed["model"] = _with_all_bytes(spec)
-    if changed["pre_tokenizer"] is spec.get("pre_tokenizer") and changed[
-        "model"
-    ] is spec.get("model"):
+    """Return a tokenizer.json of the same meaning that tokenizers 1.0 loads."""
+    # A file that needs no change keeps its bytes, which saves writing a large
+    # vocabulary.
+    pre_tokenizer = _with_named_expression(spec.get("pre_tokenizer"))
+    model = _with_all_bytes(spec)
+    has_same_splits = pre_tokenizer is spec.get("pre_tokenizer")
+    if has_same_splits and model is spec.get("model"):
         return tokenizer_json
-    return json.dumps(changed).encode()
+    rewritten = {**spec, "pre_tokenizer": pre_tokenizer, "model": model}
+    return json.dumps(rewritten).encode()
 
 
 def _with_named_expression(stage: Any) -> Any:
-    """Return a pre-tokenizer in which ByteLevel splits by GPT-2's expression,
-    instead of a Split before it.
+    """Return a pre-tokenizer in which ByteLevel splits by GPT-2's expression.
+
+    It replaces a Split by that expression before a ByteLevel without one.
     """
     members: Any = None if stage is None else stage.get("pretokenizers")
     if not isinstance(members, list) or len(cast("list[Any]", members)) != 2:
         return stage
     split, byte_level = cast("list[dict[str, Any]]", members)
-    is_gpt2 = split.get("pattern") in [
-        {"Regex": expression} for expression in GPT2_EXPRESSIONS
-    ]
+    # The Split cuts at the matches of GPT-2's expression, and keeps everything.
+    gpt2_patterns = [{"Regex": expression} for expression in GPT2_EXPRESSIONS]
+    is_gpt2 = split.get("pattern") in gpt2_patterns
     is_kept = split.get("behavior") == "Isolated" and not split.get("invert")
-    is_bare = (
-        byte_level.get("type") == "ByteLevel" and byte_level.get("use_regex") is False
-    )
-    if not (split.get("type") == "Split" and is_gpt2 and is_kept and is_bare):
+    is_split = split.get("type") == "Split" and is_gpt2 and is_kept
+    # The ByteLevel after it does not split.
+    is_byte_level = byte_level.get("type") == "ByteLevel"
+    is_bare = is_byte_level and byte_level.get("use_regex") is False
+    if not is_split or not is_bare:
         return stage
     return {**byte_level, "use_regex": True}
 
 
 def _with_all_bytes(spec: Mapping[str, Any]) -> Any:
-    """Return a model with a token for every byte, if the tokens that it lacks can never
-    be used.
+    """Return a model with a token for every byte, if the missing ones have no use.
 
     Gemini's vocabulary has a token for the tab itself and none for its byte. tokenizers
     1.0 does not load it.
@@ -147,15 +143,18 @@ def _with_all_bytes(spec: Mapping[str, Any]) -> Any:
     if not model.get("byte_fallback") or not isinstance(vocab, dict):
         return model
     ids = cast("dict[str, int]", vocab)
+    # A byte that is missing is never used if its character has a token of its own,
+    # which only characters of one byte can have.
     missing = [byte for byte in range(256) if f"<0x{byte:02X}>" not in ids]
-    if not missing or not all(byte < 128 and chr(byte) in ids for byte in missing):
+    are_unused = all(byte < 128 and chr(byte) in ids for byte in missing)
+    if not missing or not are_unused:
         return model
-    added: list[Mapping[str, Any]] = spec.get("added_tokens") or []
+    added_tokens: list[Mapping[str, Any]] = spec.get("added_tokens") or []
     # Added tokens outside of the vocabulary are numbered by its size.
-    if not all(token["content"] in ids for token in added):
+    if not all(token["content"] in ids for token in added_tokens):
         return model
-    first_unused = max(ids.values(), default=-1) + 1
-    complete = dict(ids)
-    for token_id, byte in enumerate(missing, first_unused):
-        complete[f"<0x{byte:02X}>"] = token_id
-    return {**model, "vocab": complete}
+    first_unused_id = max(ids.values(), default=-1) + 1
+    complete_ids = dict(ids)
+    for token_id, byte in enumerate(missing, first_unused_id):
+        complete_ids[f"<0x{byte:02X}>"] = token_id
+    return {**model, "vocab": complete_ids}

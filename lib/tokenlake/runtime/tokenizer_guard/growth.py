@@ -1,4 +1,4 @@
-"""How much longer the stages of a tokenizer make a text.
+"""Growth of texts in the stages of a tokenizer.
 
 Each stage takes n bytes and gives at most ``factor * n + added``. Stages that follow
 each other multiply:
@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Any, Final, final
 
 _CHARACTER: Final = 4  # most bytes of a character in UTF-8
+# Normalizers that count as 1, as the module explains.
 _UNICODE_FORMS: Final = frozenset(
     (
         "NFC",
@@ -31,6 +32,7 @@ _UNICODE_FORMS: Final = frozenset(
         "BertNormalizer",
     )
 )
+# Pre-tokenizers that cut a text, and give all its characters.
 _SPLITTERS: Final = frozenset(
     (
         "Split",
@@ -44,13 +46,14 @@ _SPLITTERS: Final = frozenset(
         "FixedLength",
     )
 )
+# Decoders that give at most the bytes of their tokens.
 _JOINERS: Final = frozenset(("ByteFallback", "Fuse", "ByteLevel"))
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """What becomes of n bytes at most: ``factor * n + added``.
+    """Bound of a stage: n bytes become at most ``factor * n + added``.
 
     Attributes:
         factor: Bytes that come out for each byte.
@@ -69,26 +72,29 @@ class Growth:
 
 
 def growth_of(stage: Mapping[str, Any] | None) -> Growth | None:
-    """Return the growth of a normalizer, a pre-tokenizer or a decoder; None where it
-    has a part that is not known.
+    """Return the growth of a normalizer, a pre-tokenizer or a decoder.
+
+    The result is None if it has a part that is not known.
 
     Args:
-        stage: parsed form of the stage, whose shape has been checked; None: there is
-            none.
+        stage: Parsed form of the stage, whose shape has been checked; None for no
+            stage.
     """
     if stage is None:
         return Growth()
-    parts = parts_of(stage)
     # The growth of a table is estimated for one table; several of them would multiply
     # the error.
-    if sum(part.get("type") == "Precompiled" for part in parts) > 1:
+    parts = parts_of(stage)
+    table_count = sum(part.get("type") == "Precompiled" for part in parts)
+    if table_count > 1:
         return None
+    # The parts follow each other, so that their growths multiply.
     growth = Growth()
     for part in parts:
-        following = _growth_of_part(part)
-        if following is None:
+        part_growth = _growth_of_part(part)
+        if part_growth is None:
             return None
-        growth = growth.then(following)
+        growth = growth.then(part_growth)
     return growth
 
 
@@ -97,6 +103,7 @@ def parts_of(stage: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
     A sequence that is not one of the three known kinds is returned as a part.
     """
+    # A stack instead of recursion, because a file may nest sequences without end.
     parts: list[Mapping[str, Any]] = []
     pending: list[Any] = [stage]
     while pending:
@@ -107,6 +114,7 @@ def parts_of(stage: Mapping[str, Any]) -> list[Mapping[str, Any]]:
                 "normalizers", part.get("pretokenizers", part.get("decoders"))
             )
         if isinstance(members, list):
+            # Reversed, so that the first member is taken first.
             pending.extend(reversed(members))
         else:
             parts.append(part if isinstance(part, Mapping) else {})
@@ -114,75 +122,82 @@ def parts_of(stage: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def _growth_of_part(part: Mapping[str, Any]) -> Growth | None:
-    kind = part.get("type")
-    if kind in _UNICODE_FORMS or kind in _SPLITTERS:
+    """Return the growth of one part; None for a part that is not known."""
+    part_type = part.get("type")
+    if part_type in _UNICODE_FORMS or part_type in _SPLITTERS:
         return Growth()
-    if kind == "Replace":
+    if part_type == "Replace":
         return _growth_of_replace(part)
-    if kind == "Prepend":
+    if part_type == "Prepend":
         return _growth_of_prepend(part)
-    if kind == "Precompiled":
+    if part_type == "Precompiled":
         return _growth_of_charsmap(part)
-    if kind == "Metaspace":
+    if part_type == "Metaspace":
         return Growth(3.0, _CHARACTER)  # a space becomes the mark
-    if kind == "ByteLevel":
+    if part_type == "ByteLevel":
         # A byte becomes a character below 324, which has two bytes at most.
         return Growth(2.0, 1.0)
-    if kind in _JOINERS:
+    if part_type in _JOINERS:
         return Growth()
-    if kind in ("WordPiece", "BPEDecoder", "CTC"):
+    if part_type in ("WordPiece", "BPEDecoder", "CTC"):
         return _growth_of_word_decoder(part)
     return None
 
 
 def _growth_of_replace(part: Mapping[str, Any]) -> Growth | None:
+    """Return the growth of a replacement: its text for each match of its pattern."""
     pattern = part.get("pattern")
     content = part.get("content")
     if not isinstance(pattern, Mapping) or not isinstance(content, str):
         return None
-    size = len(content.encode("utf-8", "replace"))
-    string = pattern.get("String")
-    if isinstance(string, str) and string:
-        return Growth(max(1.0, size / len(string.encode("utf-8", "replace"))))
+    # The worst text consists of matches alone.
+    content_bytes = len(content.encode("utf-8", "replace"))
+    literal_pattern = pattern.get("String")
+    if isinstance(literal_pattern, str) and literal_pattern:
+        return Growth(
+            max(1.0, content_bytes / len(literal_pattern.encode("utf-8", "replace")))
+        )
     # A regular expression may match one byte, or the place between two.
-    return Growth(1.0 + size, size)
+    return Growth(1.0 + content_bytes, content_bytes)
 
 
 def _growth_of_prepend(part: Mapping[str, Any]) -> Growth | None:
-    text = part.get("prepend")
-    return (
-        Growth(1.0, len(text.encode("utf-8", "replace")))
-        if isinstance(text, str)
-        else None
-    )
+    """Return the growth of a part that adds a text once."""
+    prepended = part.get("prepend")
+    if not isinstance(prepended, str):
+        return None
+    return Growth(1.0, len(prepended.encode("utf-8", "replace")))
 
 
 def _growth_of_charsmap(part: Mapping[str, Any]) -> Growth | None:
-    """Return the growth of SentencePiece's table of replacements: the longest of them,
-    for each byte.
+    """Return the growth of SentencePiece's table of replacements.
+
+    It is that of the longest replacement, for each byte.
 
     The table is a trie, behind its size in four bytes (little-endian), and the
     replacements, each with a zero byte at its end.
     """
-    written = part.get("precompiled_charsmap")
-    if written is None:
+    encoded_table = part.get("precompiled_charsmap")
+    if encoded_table is None:
         return Growth()
-    if not isinstance(written, str):
+    if not isinstance(encoded_table, str):
         return None
     try:
-        table = base64.b64decode(written, validate=True)
+        table = base64.b64decode(encoded_table, validate=True)
     except (binascii.Error, ValueError):
         return None
+    # The size of the trie comes first, then the trie, then the replacements.
     replacements = table[4 + int.from_bytes(table[:4], "little") :]
-    longest = max(map(len, replacements.split(b"\0")), default=0)
+    longest_bytes = max(map(len, replacements.split(b"\0")), default=0)
     # Unicode's longest compatibility form has 33 bytes, for a ligature of three; it is
     # in the tables of all models.
-    return Growth(max(1.0, longest / 11))
+    return Growth(max(1.0, longest_bytes / 11))
 
 
 def _growth_of_word_decoder(part: Mapping[str, Any]) -> Growth | None:
-    for key in ("prefix", "suffix", "word_delimiter_token", "pad_token"):
-        if not isinstance(part.get(key, ""), str):
+    """Return the growth of a decoder that joins words."""
+    for option in ("prefix", "suffix", "word_delimiter_token", "pad_token"):
+        if not isinstance(part.get(option, ""), str):
             return None
     # A space before a word; an empty text to be replaced by one is between all
     # characters.
@@ -190,8 +205,9 @@ def _growth_of_word_decoder(part: Mapping[str, Any]) -> Growth | None:
 
 
 def total_of(growths: Iterable[Growth | None]) -> Growth | None:
-    """Return the growth of stages that follow each other; None where one of them is
-    not known.
+    """Return the growth of stages that follow each other.
+
+    The result is None if one of them is not known.
     """
     total = Growth()
     for growth in growths:

@@ -28,6 +28,7 @@ from tokenlake.runtime.tokenizer_guard.generation import failure_to_load
 
 OUT_OF_MEMORY: Final = 77
 """Exit code of the process where it was refused memory."""
+# Packages that the process imports, and its program.
 _NEEDED: Final = ("tokenlake", "tokenizers")
 _BEGIN: Final = (
     "import sys; sys.path += sys.argv[1:]; "
@@ -38,8 +39,9 @@ _BEGIN: Final = (
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessLimits:
-    """Limits of a request: a fixed part, and a part that grows with the size of the
-    request.
+    """Limits of a request.
+
+    Each has a fixed part, and a part that grows with the size of the request.
 
     Attributes:
         seconds: Processor seconds of any request.
@@ -135,9 +137,10 @@ class BoundedTokenizer:
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
         """Return the text of ids."""
-        numbers = array("q", map(int, ids))
+        # 64 bits, so that any id reaches the tokenizer, which refuses wrong ones.
+        id_array = array("q", map(int, ids))
         header = {"op": "decode", "skip_special_tokens": skip_special_tokens}
-        _, (text,) = self._ask("decoding", header, [numbers.tobytes()], len(numbers))
+        _, (text,) = self._ask("decoding", header, [id_array.tobytes()], len(id_array))
         return text.decode("utf-8", "replace")
 
     def token_to_id(self, token: str) -> int | None:
@@ -168,15 +171,19 @@ class BoundedTokenizer:
 
     @property
     def normalizer(self) -> BoundedNormalizer | None:
-        """The normalizer, None if there is none."""
+        """Normalizer, None if there is none."""
         answer, _ = self._ask("reading its normalizer", {"op": "has_normalizer"})
-        return BoundedNormalizer(self) if answer["value"] else None
+        if not answer["value"]:
+            return None
+        return BoundedNormalizer(self)
 
     @property
     def pre_tokenizer(self) -> BoundedPreTokenizer | None:
-        """The pre-tokenizer, None if there is none."""
+        """Pre-tokenizer, None if there is none."""
         answer, _ = self._ask("reading its pre_tokenizer", {"op": "has_pre_tokenizer"})
-        return BoundedPreTokenizer(self) if answer["value"] else None
+        if not answer["value"]:
+            return None
+        return BoundedPreTokenizer(self)
 
     def normalized(self, text: str) -> str:
         """Return a text as the normalizer makes it."""
@@ -187,9 +194,7 @@ class BoundedTokenizer:
         return normalized.decode()
 
     def pre_tokenized(self, text: str) -> list[tuple[str, tuple[int, int]]]:
-        """Return the words that the pre-tokenizer makes of a text, and the
-        characters of each.
-        """
+        """Return the words that the pre-tokenizer makes, and the characters of each."""
         data = text.encode()
         answer, _ = self._ask(
             "splitting a text", {"op": "pre_tokenize"}, [data], len(data)
@@ -213,15 +218,16 @@ class BoundedTokenizer:
     def _encode(
         self, texts: Sequence[str], add_special_tokens: bool, *, with_offsets: bool
     ) -> list[BoundedEncoding]:
-        encoded = [text.encode() for text in texts]
+        """Return the encodings of texts, which are sent in one request."""
+        encoded_texts = [text.encode() for text in texts]
         header = {
             "op": "encode",
             "add_special_tokens": add_special_tokens,
             "with_offsets": with_offsets,
             "encode_special_tokens": self.encode_special_tokens,
-            "lengths": [len(text) for text in encoded],
+            "lengths": [len(encoded_text) for encoded_text in encoded_texts],
         }
-        data = b"".join(encoded)
+        data = b"".join(encoded_texts)
         answer, (ids, starts, stops, special) = self._ask(
             "encoding", header, [data], len(data)
         )
@@ -251,32 +257,40 @@ class BoundedTokenizer:
             return self._exchange(doing, header, payload, size)
 
     def _start(self) -> None:
+        """Start the process, and load the tokenizer in it."""
         self._process = _Server()
+        # The process ends with this object, also if nobody calls `close`.
         weakref.finalize(self, self._process.end)
         self._exchange("loading", {"op": "open"}, [self._json], 0)
 
     def _exchange(
         self, doing: str, header: Mapping[str, Any], payload: Sequence[bytes], size: int
     ) -> tuple[dict[str, Any], list[bytes]]:
+        """Send a request with its limits, and return the answer.
+
+        Arguments and errors are those of :meth:`_ask`.
+        """
         assert self._process is not None
         limits = self._limits
-        seconds = limits.seconds + size // limits.bytes_per_second
-        # The vocabulary is loaded within a time of its own.
-        seconds += len(self._json) // (1 << 20)
-        memory = (
+        max_seconds = limits.seconds + size // limits.bytes_per_second
+        # The limits grow with the request. The vocabulary is loaded within a time of
+        # its own.
+        max_seconds += len(self._json) // (1 << 20)
+        max_memory = (
             limits.memory
             + limits.memory_per_file_byte * len(self._json)
             + limits.memory_per_byte * size
         )
         bounds = {
-            "seconds": seconds,
-            "memory": memory,
+            "seconds": max_seconds,
+            "memory": max_memory,
             "output": limits.output + limits.output_per_byte * size,
         }
         try:
             answer, parts = self._process.ask({**header, **bounds}, payload)
         except (OSError, EOFError, ValueError):
-            ending = _ending(self._process.wait(), seconds, memory)
+            # The process is gone. Its exit code tells which limit it exceeded.
+            ending = _ending(self._process.wait(), max_seconds, max_memory)
             self.close()
             raise self._limit_error(f"{doing} {ending}") from None
         except BaseException:
@@ -295,6 +309,7 @@ class BoundedTokenizer:
         return answer, parts
 
     def _limit_error(self, text: str) -> TokenizerError:
+        """Return the error of a request that exceeded a limit."""
         return TokenizerError(
             f"tokenizer {self._name!r}: tokenizer.json: {text}. It runs in a bounded process, because "
             f"{self._reason}. Expected a tokenizer of the usual form; save it again from its model",
@@ -331,17 +346,17 @@ class BoundedPreTokenizer:
     tokenizer: BoundedTokenizer
 
     def pre_tokenize_str(self, text: str) -> list[tuple[str, tuple[int, int]]]:
-        """Return the words that the pre-tokenizer makes of a text, and the
-        characters of each.
-        """
+        """Return the words that the pre-tokenizer makes, and the characters of each."""
         return self.tokenizer.pre_tokenized(text)
 
 
 @final
 class _Server:
-    """The process, and this process's ends of its pipes."""
+    """Server process, and this process's ends of its pipes."""
 
     def __init__(self) -> None:
+        # Folders that hold the packages. The process gets them as arguments, because it
+        # has no environment.
         folders: dict[str, None] = {}
         for package in _NEEDED:
             module = find_spec(package)
@@ -369,25 +384,29 @@ class _Server:
     def ask(
         self, header: Mapping[str, Any], payload: Sequence[bytes]
     ) -> tuple[dict[str, Any], list[bytes]]:
-        """Send a request and return its answer; OSError, EOFError or ValueError
-        where the process ended.
+        """Send a request, and return its answer.
+
+        Raises:
+            OSError, EOFError, ValueError: The process ended.
         """
-        sizes = [len(part) for part in payload]
+        # The answer must be whole: a process that was killed may have written a part of
+        # it.
+        sizes = [len(raw_part) for raw_part in payload]
         self._requests.write(json.dumps({**header, "sizes": sizes}).encode() + b"\n")
-        for part in payload:
-            self._requests.write(part)
+        for raw_part in payload:
+            self._requests.write(raw_part)
         self._requests.flush()
-        line = self._answers.readline()
-        if not line.endswith(b"\n"):
+        answer_line = self._answers.readline()
+        if not answer_line.endswith(b"\n"):
             raise EOFError
-        answer: dict[str, Any] = json.loads(line)
-        parts: list[bytes] = []
+        answer: dict[str, Any] = json.loads(answer_line)
+        raw_parts: list[bytes] = []
         for size in answer.get("sizes", ()):
-            part = self._answers.read(size)
-            if len(part) < size:
+            raw_part = self._answers.read(size)
+            if len(raw_part) < size:
                 raise EOFError
-            parts.append(part)
-        return answer, parts
+            raw_parts.append(raw_part)
+        return answer, raw_parts
 
     def wait(self) -> int:
         """Wait until the process has ended, and return its exit code."""
@@ -405,32 +424,42 @@ class _Server:
                 stream.close()
 
     def forget(self) -> None:
-        """Take the process for ended, which is the child of another one."""
+        """Leave the process to the one that started it, of which this one is a fork."""
         self._process.returncode = 0
 
 
 def _encodings(
     lengths: Sequence[int], ids: bytes, starts: bytes, stops: bytes, special: bytes
 ) -> list[BoundedEncoding]:
-    """Cut the ids of all texts, laid end to end, into those of each."""
+    """Cut the ids of all texts, laid end to end, into those of each text."""
     all_ids = memoryview(ids).cast("I").tolist()
     all_starts = memoryview(starts).cast("I").tolist()
     all_stops = memoryview(stops).cast("I").tolist()
     encodings: list[BoundedEncoding] = []
-    first = 0
+    text_start = 0
     for length in lengths:
-        last = first + length
+        text_end = text_start + length
         # [] without offsets.
-        offsets = list(zip(all_starts[first:last], all_stops[first:last], strict=True))
-        encodings.append(
-            BoundedEncoding(all_ids[first:last], offsets, list(special[first:last]))
+        offsets = list(
+            zip(
+                all_starts[text_start:text_end],
+                all_stops[text_start:text_end],
+                strict=True,
+            )
         )
-        first = last
+        encodings.append(
+            BoundedEncoding(
+                all_ids[text_start:text_end],
+                offsets,
+                list(special[text_start:text_end]),
+            )
+        )
+        text_start = text_end
     return encodings
 
 
 def _ending(code: int, seconds: int, memory: int) -> str:
-    """Say how the process ended, as the end of a sentence."""
+    """Return how the process ended, as the end of a sentence."""
     if code == -signal.SIGXCPU:
         return f"took more than {seconds:,} seconds of a processor"
     if code in (OUT_OF_MEMORY, -signal.SIGABRT):  # Python's way, and Rust's
@@ -440,10 +469,12 @@ def _ending(code: int, seconds: int, memory: int) -> str:
     return f"ended its process with exit code {code}"
 
 
+# Tokenizers of this process, whose forks must not use or end their processes.
 _LIVING: Final[weakref.WeakSet[BoundedTokenizer]] = weakref.WeakSet()
 
 
 def _forget_all() -> None:
+    """Forget the processes of all tokenizers, in a fork."""
     for tokenizer in list(_LIVING):
         tokenizer.forget()
 

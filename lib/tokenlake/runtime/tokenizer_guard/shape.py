@@ -1,4 +1,4 @@
-"""The shape of a tokenizer's files, checked before anything else reads them.
+"""Shape of a tokenizer's files, checked before anything else reads them.
 
 The checks are about types and sizes alone: every later reader may then rely on them.
 Whether the parts of a tokenizer.json fit each other is for `tokenizers` to say.
@@ -16,25 +16,26 @@ from tokenlake.errors import TokenizerError
 
 TOKENIZER_JSON: Final = "tokenizer.json"
 MAX_FILE_BYTES: Final = 128 << 20
-"""Most bytes of a tokenizer.json or of a file beside it. The largest vocabularies (a
-million pieces) take half.
+"""Most bytes of a tokenizer.json or of a file beside it.
+
+The largest vocabularies (a million pieces) take half.
 """
 MAX_CONTAINERS: Final = 8 << 20
-"""Most arrays and objects of a tokenizer.json: each takes at least 56 bytes when it
-is parsed.
+"""Most arrays and objects of a tokenizer.json.
+
+Each takes at least 56 bytes when it is parsed.
 """
 MAX_ID: Final = (1 << 31) - 1
 """Largest id that int32 holds, the type of ids in a dataset."""
 MAX_DEPTH: Final = 32
 """Most levels of nested stages, such as Sequence in Sequence."""
 MAX_STAGE_VALUES: Final = 100_000
-"""Most values in one of the four stages; a post-processor may list some hundred
-tokens.
+"""Most values in one of the four stages.
+
+A post-processor may list some hundred tokens.
 """
 MAX_TOKEN_TEXT: Final = 8192
-"""Most characters of an added token, and of a token that tokenizer_config.json
-names.
-"""
+"""Most characters of an added token, and of a token in tokenizer_config.json."""
 MAX_ADDED_TEXT: Final = 16 << 20
 """Most characters of all added tokens together."""
 
@@ -48,48 +49,52 @@ NAMED_TOKENS: Final = (
     "sep_token",
     "mask_token",
 )
+# Keys of the stages whose integers are ids.
 _ID_KEYS: Final = frozenset(("id", "ids", "sep", "cls"))
-_SHOWN: Final = 60
+_SHOWN: Final = 60  # characters of a value in a message
 
 
 def parse_json_object(name: str, file: str, data: bytes) -> dict[str, Any]:
     """Return the object that a JSON file of a tokenizer holds.
 
     Args:
-        name: name of the tokenizer, for messages.
-        file: name of the file, for messages.
-        data: content of the file.
+        name: Name of the tokenizer, for messages.
+        file: Name of the file, for messages.
+        data: Content of the file.
 
     Raises:
-        TokenizerError: the file is too large, is not JSON, is nested too deep, or does
+        TokenizerError: The file is too large, is not JSON, is nested too deep, or does
             not hold an object.
     """
     require_size(name, file, len(data))
-    containers = data.count(b"[") + data.count(b"{")
-    if containers > MAX_CONTAINERS:
+    # Brackets inside of texts count, too: the number is a bound, and costs one pass.
+    container_count = data.count(b"[") + data.count(b"{")
+    if container_count > MAX_CONTAINERS:
         raise TokenizerError(
-            f"tokenizer {name!r}: {file} has {containers:,} arrays and objects, expected at most {MAX_CONTAINERS:,}",
+            f"tokenizer {name!r}: {file} has {container_count:,} arrays and objects, "
+            f"expected at most {MAX_CONTAINERS:,}",
             tokenizer=name,
             file=file,
         )
     try:
-        value: Any = msgspec.json.decode(data)
+        parsed: Any = msgspec.json.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         # Other encodings, half of a surrogate pair, NaN: Python's own parser knows
         # more.
-        value = _parsed_by_python(name, file, data)
-    if not isinstance(value, dict):
+        parsed = _parsed_by_python(name, file, data)
+    if not isinstance(parsed, dict):
         raise TokenizerError(
-            f"tokenizer {name!r}: {file} holds a {type(value).__name__}, expected an object",
+            f"tokenizer {name!r}: {file} holds a {type(parsed).__name__}, expected an object",
             tokenizer=name,
             file=file,
         )
-    return cast("dict[str, Any]", value)
+    return cast("dict[str, Any]", parsed)
 
 
 def require_size(name: str, file: str, size: int) -> None:
-    """Raise TokenizerError if a file of a tokenizer has more than
-    :data:`MAX_FILE_BYTES`; for use before it is read.
+    """Raise TokenizerError if a file of a tokenizer is too large.
+
+    The limit is :data:`MAX_FILE_BYTES`. The size is known before the file is read.
     """
     if size > MAX_FILE_BYTES:
         raise TokenizerError(
@@ -100,6 +105,7 @@ def require_size(name: str, file: str, size: int) -> None:
 
 
 def _parsed_by_python(name: str, file: str, data: bytes) -> Any:
+    """Return the value of a JSON file, by Python's own parser."""
     try:
         return json.loads(data)
     except RecursionError as error:
@@ -120,7 +126,7 @@ def require_tokenizer_shape(name: str, spec: Mapping[str, Any]) -> None:
     """Check the types and sizes in a parsed tokenizer.json.
 
     Raises:
-        TokenizerError: a part has another type than it must have, an id does not fit
+        TokenizerError: A part has another type than it must have, an id does not fit
             into int32, or an added token is too long. The message names the part.
     """
     _require_model_shape(name, spec.get("model", {}))
@@ -133,82 +139,79 @@ def require_config_shape(name: str, file: str, config: Mapping[str, Any]) -> Non
     """Check the tokens that tokenizer_config.json or special_tokens_map.json names.
 
     Raises:
-        TokenizerError: one is neither a text nor an object with a text as its content,
-            or it is too long.
+        TokenizerError: A token is neither a text nor an object with a text as its
+            content, or it is too long.
     """
-    for key in NAMED_TOKENS:
-        value = config.get(key)
-        if isinstance(value, dict):
-            value = cast("dict[str, Any]", value).get("content")
-            if value is None:
+    # A token is a text, or an object that holds it.
+    for token_name in NAMED_TOKENS:
+        token_value = config.get(token_name)
+        if isinstance(token_value, dict):
+            token_value = cast("dict[str, Any]", token_value).get("content")
+            if token_value is None:
                 raise _wrong(
                     name,
                     file,
-                    key,
+                    token_name,
                     "an object without a content",
                     "a text, or {content: text}",
                 )
-        if value is None:
+        if token_value is None:
             continue
-        if not isinstance(value, str):
-            raise _wrong(
-                name, file, key, shown(value), "a text, {content: text} or null"
-            )
-        if len(value) > MAX_TOKEN_TEXT:
+        if not isinstance(token_value, str):
             raise _wrong(
                 name,
                 file,
-                key,
-                f"{len(value):,} characters",
+                token_name,
+                shown(token_value),
+                "a text, {content: text} or null",
+            )
+        if len(token_value) > MAX_TOKEN_TEXT:
+            raise _wrong(
+                name,
+                file,
+                token_name,
+                f"{len(token_value):,} characters",
                 f"at most {MAX_TOKEN_TEXT:,} characters",
             )
 
 
 def shown(value: object) -> str:
     """Return the type of a JSON value and the beginning of its text, for messages."""
-    text = repr(value) if isinstance(value, str | int | float | bool | None) else ""
-    if len(text) > _SHOWN:
-        text = text[:_SHOWN] + "..."
-    return f"{type(value).__name__} {text}".strip()
+    # Arrays and objects are named by their type only.
+    value_text = ""
+    if isinstance(value, str | int | float | bool | None):
+        value_text = _cut(repr(value))
+    return f"{type(value).__name__} {value_text}".strip()
 
 
 def largest_id(spec: Mapping[str, Any]) -> int:
-    """Return the largest id of the vocabulary and the added tokens of a checked
-    tokenizer.json, -1 without any.
-    """
+    """Return the largest id of the vocabulary and the added tokens, -1 without any."""
+    # A Unigram vocabulary is a list, whose ids are the places in it.
     vocab: Any = spec.get("model", {}).get("vocab") or {}
-    largest = len(vocab) - 1
+    highest_id = len(vocab) - 1
     if isinstance(vocab, dict):
-        largest = max(cast("dict[str, int]", vocab).values(), default=-1)
+        highest_id = max(cast("dict[str, int]", vocab).values(), default=-1)
     for token in spec.get("added_tokens") or []:
-        largest = max(largest, token["id"])
-    return largest
+        highest_id = max(highest_id, token["id"])
+    return highest_id
 
 
 def _require_model_shape(name: str, model: Any) -> None:
+    """Check the model: an object, with a vocabulary of ids or of scores."""
     if not isinstance(model, dict):
         raise _wrong(name, TOKENIZER_JSON, "model", shown(model), "an object")
     vocab: Any = cast("dict[str, Any]", model).get("vocab")
     if isinstance(vocab, dict):
-        ids = cast("dict[str, Any]", vocab).values()
-        # One pass in C for each question: a vocabulary has up to a million entries.
-        if set(map(type, ids)) - {int}:
-            token = next(token for token, i in vocab.items() if type(i) is not int)
-            raise _wrong_id(name, f"model.vocab[{_cut(token)!r}]", vocab[token])
-        if ids and (min(ids) < 0 or max(ids) > MAX_ID):
-            token = next(token for token, i in vocab.items() if not 0 <= i <= MAX_ID)
-            raise _wrong_id(name, f"model.vocab[{_cut(token)!r}]", vocab[token])
+        _require_ids(name, cast("dict[str, Any]", vocab))
     elif isinstance(vocab, list):
-        for place, entry in enumerate(cast("list[Any]", vocab)):
-            if not (
-                isinstance(entry, list)
-                and len(cast("list[Any]", entry)) == 2
-                and type(entry[0]) is str
-            ):
+        # Unigram: a list of [piece, score].
+        for entry_index, entry in enumerate(cast("list[Any]", vocab)):
+            is_pair = isinstance(entry, list) and len(cast("list[Any]", entry)) == 2
+            if not is_pair or type(entry[0]) is not str:
                 raise _wrong(
                     name,
                     TOKENIZER_JSON,
-                    f"model.vocab[{place}]",
+                    f"model.vocab[{entry_index}]",
                     shown(entry),
                     "a text and its score",
                 )
@@ -218,35 +221,54 @@ def _require_model_shape(name: str, model: Any) -> None:
         )
 
 
+def _require_ids(name: str, vocab: dict[str, Any]) -> None:
+    """Check that the values of a vocabulary are ids."""
+    # One pass in C for each question: a vocabulary has up to a million entries. Only
+    # if something is wrong, a second pass finds the token for the message.
+    ids = vocab.values()
+    if set(map(type, ids)) - {int}:
+        for token, token_id in vocab.items():
+            if type(token_id) is not int:
+                raise _wrong_id(name, f"model.vocab[{_cut(token)!r}]", token_id)
+    if ids and (min(ids) < 0 or max(ids) > MAX_ID):
+        for token, token_id in vocab.items():
+            if not 0 <= token_id <= MAX_ID:
+                raise _wrong_id(name, f"model.vocab[{_cut(token)!r}]", token_id)
+
+
 def _require_added_tokens_shape(name: str, added: Any) -> None:
+    """Check the added tokens: each has an id and a text that is not too long."""
     if added is None:
         return
     if not isinstance(added, list):
         raise _wrong(name, TOKENIZER_JSON, "added_tokens", shown(added), "an array")
     characters = 0
-    for place, token in enumerate(cast("list[Any]", added)):
-        where = f"added_tokens[{place}]"
+    for token_index, token in enumerate(cast("list[Any]", added)):
+        token_key = f"added_tokens[{token_index}]"
         if not isinstance(token, dict):
             raise _wrong(
                 name,
                 TOKENIZER_JSON,
-                where,
+                token_key,
                 shown(token),
                 "an object with id and content",
             )
-        fields = cast("dict[str, Any]", token)
-        content = fields.get("content")
+        token_fields = cast("dict[str, Any]", token)
+        content = token_fields.get("content")
         if type(content) is not str:
             raise _wrong(
-                name, TOKENIZER_JSON, f"{where}.content", shown(content), "a text"
+                name, TOKENIZER_JSON, f"{token_key}.content", shown(content), "a text"
             )
-        if type(fields.get("id")) is not int or not 0 <= fields["id"] <= MAX_ID:
-            raise _wrong_id(name, f"{where}.id", fields.get("id"))
+        if (
+            type(token_fields.get("id")) is not int
+            or not 0 <= token_fields["id"] <= MAX_ID
+        ):
+            raise _wrong_id(name, f"{token_key}.id", token_fields.get("id"))
         if len(content) > MAX_TOKEN_TEXT:
             raise _wrong(
                 name,
                 TOKENIZER_JSON,
-                f"{where}.content",
+                f"{token_key}.content",
                 f"{len(content):,} characters",
                 f"at most {MAX_TOKEN_TEXT:,} characters",
             )
@@ -262,9 +284,11 @@ def _require_added_tokens_shape(name: str, added: Any) -> None:
 
 
 def _require_stage_shape(name: str, stage: str, value: Any) -> None:
+    """Check a stage: an object of few and not too deep values, and its ids."""
     if value is not None and not isinstance(value, dict):
         raise _wrong(name, TOKENIZER_JSON, stage, shown(value), "an object or null")
-    for values, (key, item, depth) in enumerate(walk(value)):
+    # Depth and number are checked while the values are walked, so that the walk ends.
+    for value_count, (key, item, depth) in enumerate(walk(value)):
         if depth > MAX_DEPTH:
             raise _wrong(
                 name,
@@ -273,7 +297,7 @@ def _require_stage_shape(name: str, stage: str, value: Any) -> None:
                 "deeper nested parts",
                 f"at most {MAX_DEPTH} levels of them",
             )
-        if values > MAX_STAGE_VALUES:
+        if value_count > MAX_STAGE_VALUES:
             raise _wrong(
                 name,
                 TOKENIZER_JSON,
@@ -286,34 +310,43 @@ def _require_stage_shape(name: str, stage: str, value: Any) -> None:
 
 
 def walk(value: Any) -> Iterator[tuple[str, Any, int]]:
-    """Yield every value in plain data as (key of the object that holds it, value,
-    depth), without recursion.
+    """Yield every value in plain data as (key, value, depth), without recursion.
+
+    The key is that of the object that holds the value.
 
     A value in an array has the key of the array.
     """
-    pending: list[tuple[str, Any, int]] = [("", value, 0)]
-    while pending:
-        key, item, depth = pending.pop()
+    # A stack instead of recursion: the depth of a hostile file is not bounded yet.
+    pending_values: list[tuple[str, Any, int]] = [("", value, 0)]
+    while pending_values:
+        key, item, depth = pending_values.pop()
         yield key, item, depth
         children: Iterable[tuple[str, Any]] = ()
         if isinstance(item, dict):
             children = cast("dict[str, Any]", item).items()
         elif isinstance(item, list):
             children = ((key, child) for child in cast("list[Any]", item))
-        pending.extend((child_key, child, depth + 1) for child_key, child in children)
+        pending_values.extend(
+            (child_key, child, depth + 1) for child_key, child in children
+        )
 
 
 def _cut(text: str) -> str:
-    return text if len(text) <= _SHOWN else text[:_SHOWN] + "..."
+    """Return a text for a message, cut to a few characters."""
+    if len(text) <= _SHOWN:
+        return text
+    return text[:_SHOWN] + "..."
 
 
 def _wrong_id(name: str, where: str, got: Any) -> TokenizerError:
+    """Return the error for a value in the place of an id."""
     return _wrong(
         name, TOKENIZER_JSON, where, shown(got), f"an id from 0 to {MAX_ID:,}"
     )
 
 
 def _wrong(name: str, file: str, where: str, got: str, expected: str) -> TokenizerError:
+    """Return the error for a wrong value in a file of a tokenizer."""
     return TokenizerError(
         f"tokenizer {name!r}: {file}: {where}: got {got}, expected {expected}",
         tokenizer=name,

@@ -1,4 +1,4 @@
-"""The ids of a tokenizer.json's tokens, read from the file alone."""
+"""Ids of a tokenizer.json's tokens, read from the file alone."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ def ids_by_token(spec: Mapping[str, Any]) -> dict[str, int]:
     if isinstance(vocab, list):
         # Unigram: a list of [piece, score].
         pieces = cast("list[tuple[str, float]]", vocab)
-        vocab = {piece: index for index, (piece, _) in enumerate(pieces)}
+        vocab = {piece: piece_index for piece_index, (piece, _) in enumerate(pieces)}
     ids: dict[str, int] = dict(vocab)
     # Added tokens are numbered as `tokenizers` does: past the vocabulary, whatever id
     # the file says.
-    highest = -1
+    highest_id = -1
     added: list[Mapping[str, Any]] = spec.get("added_tokens") or []
     for token in added:
-        ids.setdefault(token["content"], max(len(vocab), highest + 1))
-        highest = max(highest, ids[token["content"]])
+        ids.setdefault(token["content"], max(len(vocab), highest_id + 1))
+        highest_id = max(highest_id, ids[token["content"]])
     return ids

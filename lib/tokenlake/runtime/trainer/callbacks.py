@@ -130,6 +130,7 @@ class EarlyStopping(Callback):
         self.waited = 0
 
     def on_train_begin(self, run: TrainingRun) -> None:
+        # A resumed run may have waited long enough before it was interrupted.
         self._check(run)
 
     def on_evaluate(self, run: TrainingRun, results: Results) -> None:
@@ -142,6 +143,7 @@ class EarlyStopping(Callback):
             raise ConfigError(
                 f"early_stopping: got {metric} of {tag}, which is not evaluated; expected one of {', '.join(evaluated)}"
             )
+        # Not falling by at least `min_delta` is no gain.
         value = results[tag][metric]
         if value < self.best - self._config.min_delta:
             self.best = value

@@ -84,6 +84,8 @@ class Checkpoints:
     """
 
     def __init__(self, folder: str, keep: int) -> None:
+        # Orbax needs absolute paths; a later change of the working directory must not
+        # move the folder.
         self.folder = folder
         if "://" not in folder:
             self.folder = str(Path(folder).absolute())
@@ -98,6 +100,7 @@ class Checkpoints:
         """Step of the newest checkpoint that is complete and was not found damaged;
         None if there is none.
         """
+        # Orbax lists complete checkpoints only.
         steps = set(self._manager.all_steps()) - self._damaged
         return max(steps, default=None)
 
@@ -129,6 +132,7 @@ class Checkpoints:
         for damaged_step in sorted(self._damaged):
             self._manager.delete(damaged_step)
         self._damaged = frozenset()
+        # The state is copied now: the loader moves on while Orbax writes.
         data = LoaderSave(loader)
         written: dict[str, Any] = {
             **facts,
@@ -166,6 +170,7 @@ class Checkpoints:
                 order.
             IntegrityError: There are checkpoints, and all are damaged.
         """
+        # The newest one that can be read; older ones only stand in for damaged ones.
         damaged: dict[int, str] = {}
         for step in sorted(self._manager.all_steps(), reverse=True):
             try:
@@ -215,6 +220,7 @@ class Checkpoints:
         """Return the state of a checkpoint; IntegrityError if an array does not
         match its fingerprint.
         """
+        # Orbax reads each array directly into the shards of this process's devices.
         current = saved_part(like)
         shapes = jax.tree.map(
             lambda leaf: jax.ShapeDtypeStruct(
@@ -228,6 +234,7 @@ class Checkpoints:
         self._check_structure(step, recorded, current)
         arrays = self._read(step, "state", ocp.args.StandardRestore(shapes))
 
+        # Compare the fingerprints of the arrays that were read, on the devices.
         damaged_arrays: list[str] = []
         for name, array in array_facts(arrays).items():
             _shape, _dtype, fingerprint = recorded[name]
@@ -266,6 +273,7 @@ class Checkpoints:
         """Raise ConfigError unless the arrays of a checkpoint have the names, shapes
         and types of the current ones.
         """
+        # Type and shape of each array, there and here.
         recorded_types: dict[str, str] = {}
         for name, (shape, dtype, _fingerprint) in recorded.items():
             recorded_types[name] = _described(shape, dtype)

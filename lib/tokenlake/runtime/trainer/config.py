@@ -67,6 +67,8 @@ class _Choice(Section):
     @model_validator(mode="after")
     def _known_options(self) -> Self:
         """Raise an error for an option that is set and does not act with the name."""
+        # An option of another loss or optimizer would be ignored silently: name the
+        # ones that it belongs to.
         name: str = self.model_dump(include={"name"})["name"]
         for option in sorted(self.model_fields_set - {"name"} - self.known[name]):
             users = ", ".join(
@@ -81,6 +83,8 @@ class _Choice(Section):
     @property
     def acting(self) -> dict[str, Any]:
         """Name and acting options, as JSON values: they decide the numbers of a run."""
+        # Options without effect are left out, so that they do not keep a run from
+        # resuming.
         facts = self.model_dump(mode="json")
         return {
             name: facts[name] for name in ("name", *sorted(self.known[facts["name"]]))
@@ -120,6 +124,7 @@ class EvaluationConfig(Section):
 
 LossName = Literal["cross_entropy", "focal", "dpo", "orpo", "kto"]
 
+# Options of each loss, from its formula; all losses can compute their logits in chunks.
 _LOSS_OPTIONS: Final[dict[str, frozenset[str]]] = {
     "cross_entropy": frozenset({"chunk", "z_loss"}),
     "focal": frozenset({"chunk", "z_loss", "gamma"}),
@@ -164,6 +169,7 @@ class LossConfig(_Choice):
 
 OptimizerName = Literal["adamw", "lion", "sophia", "prodigy", "adam8bit"]
 
+# Options of every optimizer with moments; each adds those of its own formula.
 _MOMENTS: Final = frozenset({"clip", "weight_decay", "b1", "b2"})
 _OPTIMIZER_OPTIONS: Final[dict[str, frozenset[str]]] = {
     "adamw": _MOMENTS | {"no_decay", "eps"},
@@ -205,6 +211,7 @@ class OptimizerConfig(_Choice):
 
 ScheduleName = Literal["constant", "linear", "cosine", "cosine_restarts", "wsd"]
 
+# A constant rate has no end to fall to; all other schedules know theirs.
 _SCHEDULED: Final = frozenset({"peak", "warmup", "floor", "steps"})
 _SCHEDULE_OPTIONS: Final[dict[str, frozenset[str]]] = {
     "constant": frozenset({"peak", "warmup"}),
@@ -391,6 +398,7 @@ class TrainingConfig(Section):
     float32.
     """
 
+    # Every section may be left out.
     mesh: MeshConfig = MeshConfig()
     loss: LossConfig = LossConfig()
     optimizer: OptimizerConfig = OptimizerConfig()
@@ -409,6 +417,8 @@ class TrainingConfig(Section):
         if not isinstance(value, Mapping):
             return value
         keys = cast("Mapping[str, Any]", value)
+        # Keys of the file win over those of the preset, key by key, not section by
+        # section.
         preset = keys.get("preset")
         if preset is None:
             return keys

@@ -48,6 +48,8 @@ def make_loader(config: TrainingConfig, sharding: Any | None = None) -> DataLoad
         "columns": _columns_of(config, data),
     }
     loader = DataLoader(_opened(data), data.batch_size, sharding=sharding, **options)
+    # Set one by one as during a run, so that the state of the loader records each of
+    # them.
     if data.mixture is not None:
         for change in data.mixture.weight_changes:
             loader.set_weights(data.mixture.all_weights(change), at=change.step)
@@ -102,6 +104,7 @@ def _columns_of(config: TrainingConfig, data: TrainingData) -> tuple[str, ...] |
     """Return the columns of a batch: those that are configured, or those that the
     loss needs.
     """
+    # A model of preferences takes all columns of both answers; None requests all.
     if data.columns is not None:
         return data.columns
     if config.loss.name in _OF_PREFERENCES:
@@ -145,6 +148,8 @@ def _held_out_sets(
     evaluation = config.evaluation
     if not evaluation.held_out:
         return evaluation.sets
+    # The manifest of a version names the splits that it holds out; only it is read
+    # here.
     held_out_sets: dict[str, HeldOutSet] = {}
     versions: list[str] = []
     for name, source in data.sources.items():

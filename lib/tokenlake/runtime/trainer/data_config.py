@@ -70,6 +70,7 @@ def _option(read: Callable[[object], object], name: str) -> BeforeValidator:
     """
 
     def checked(value: object) -> object:
+        # Null is the default of every such option.
         if value is None:
             return None
         try:
@@ -86,6 +87,7 @@ def _with_whole_steps(value: object) -> object:
     """
     if not isinstance(value, Mapping):
         return value
+    # Other keys stay, so that the loader's check names them.
     schedule: dict[object, object] = {}
     for step, number in cast("Mapping[object, object]", value).items():
         if isinstance(step, str) and step.isdecimal():
@@ -106,6 +108,7 @@ def _batch_size(value: object) -> object:
 
 def _lengths(value: object) -> LengthCurriculum:
     """Return a length curriculum, in any form that the loader accepts."""
+    # Both forms have steps: the short mapping, and the points of the long one.
     value = _with_whole_steps(value)
     if isinstance(value, Mapping) and "points" in value:
         arguments = cast("Mapping[str, object]", value)
@@ -115,6 +118,7 @@ def _lengths(value: object) -> LengthCurriculum:
 
 def _window(value: object) -> object:
     """Return a window, which is a number or the word "all"."""
+    # The check of the loader, with its message; the batch size does not matter for it.
     LoaderOptions(batch_size=1, window=cast("Any", value))
     return value
 
@@ -244,6 +248,7 @@ class MixtureConfig(Section):
         `epochs`.
         """
         if self.weight_schedule is not None:
+            # A schedule gives every source a weight at every point.
             points = [
                 {"step": point.step, "weights": self.all_weights(point)}
                 for point in self.weight_schedule
@@ -264,6 +269,7 @@ class MixtureConfig(Section):
         """Arguments of :class:`tokenlake.Mixture` that shorten sources or limit
         their repetitions.
         """
+        # They are arguments of the library with the same names.
         names = (
             "max_repetitions",
             "max_fraction",
@@ -305,6 +311,7 @@ class MixtureConfig(Section):
         try:
             scheduler = self.scheduler()
             for change in self.weight_changes:
+                # Without weights `epochs` is set, which excludes changes (see above).
                 assert scheduler is not None
                 scheduler = scheduler.reweighted(
                     at=change.step, weights=self.all_weights(change)
@@ -457,6 +464,7 @@ class TrainingData(Section):
     @classmethod
     def _without_options_of_the_mesh(cls, value: Any) -> Any:
         """Raise an error for an option of the loader that the mesh of the run sets."""
+        # Users know these from `tl.DataLoader`: name the section that sets them here.
         if isinstance(value, Mapping):
             for name, reason in SET_BY_MESH.items():
                 if name in value:
@@ -472,6 +480,7 @@ class TrainingData(Section):
             raise problem(
                 "got neither dataset nor mixture; expected dataset: STORE/NAME, or mixture: {datasets: ...}"
             )
+        # A split beside a mixture would be read as that of all sources.
         if self.mixture is not None:
             for name in ("dataset", "split"):
                 if name in self.model_fields_set:

@@ -56,6 +56,7 @@ def path_name(path: tuple[Any, ...]) -> str:
 
 def array_facts(tree: Any) -> dict[str, ArrayFacts]:
     """Return path -> facts of the arrays of a pytree; waits for the devices once."""
+    # All arrays are summed before the first result is waited for.
     leaves = jax.tree_util.tree_leaves_with_path(tree)
     summaries = jax.device_get([_compiled(leaf.sharding)(leaf) for _, leaf in leaves])
     facts: dict[str, ArrayFacts] = {}
@@ -74,6 +75,8 @@ def _compiled(
     """Return :func:`_summary`, compiled for arrays of a sharding; its results are on
     all devices of all processes.
     """
+    # Every process needs the result, also those whose devices hold no part of the
+    # array.
     if isinstance(sharding, NamedSharding):
         return jax.jit(
             _summary, out_shardings=NamedSharding(sharding.mesh, PartitionSpec())
@@ -83,6 +86,7 @@ def _compiled(
 
 def _summary(leaf: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Return the two sums, uint32[2], and whether all elements are finite, bool[]."""
+    # The index is mixed in, so that two elements that change places change the sum.
     words = _words(leaf)
     indices = _indices(words.shape)
     sums: list[jax.Array] = []
@@ -96,6 +100,7 @@ def _words(leaf: jax.Array) -> jax.Array:
     """Return the bits of each element, uint32; elements of 8 bytes give two numbers,
     along a new last dimension.
     """
+    # Keys and complex numbers are read as the numbers that they consist of.
     if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
         leaf = jax.random.key_data(leaf)
     if jnp.iscomplexobj(leaf):

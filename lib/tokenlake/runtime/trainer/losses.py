@@ -118,6 +118,7 @@ class WholeBatchObjective(ABC):
         self, params: Params, batch: DeviceBatch, reference: Params | None
     ) -> Sums:
         """Return the sums of a batch that is not cut."""
+        # The same three steps as for a batch in parts, with a single part.
         whole = self.widen(batch)
         shared = jax.lax.stop_gradient(self.shared_sums(params, whole, reference))
         return self.part_sums(params, whole, reference, shared)
@@ -141,6 +142,7 @@ def targets_of(batch: DeviceBatch) -> jax.Array:
         >>> targets_of({"input_ids": jnp.asarray([[4, 5, 6, 0]]), "labels": labels}).tolist()
         [[5, 6, -100, -100]]
     """
+    # The loader's own column needs no computation.
     if "targets" in batch:
         return batch["targets"]
     if "labels" in batch:
@@ -169,6 +171,7 @@ def log_probs(logits: jax.Array, targets: jax.Array) -> tuple[jax.Array, jax.Arr
     """Return log p(target) and log Z of each place, float32[B, T]; both are 0 where
     there is no target.
     """
+    # The sum of many exponentials in bfloat16 would lose most of its digits.
     logits = logits.astype(jnp.float32)
     is_target = targets != IGNORED
     log_z = jax.nn.logsumexp(logits, axis=-1)
@@ -224,6 +227,7 @@ def focal(
         >>> round(float(sums.loss / sums.weight), 4)  # (15 / 16)**2 * log(16)
         2.4368
     """
+    # Both are 0 where there is no target, and so are the losses.
     log_p, log_z = log_probs(logits, targets)
     is_target = targets != IGNORED
     losses = jnp.where(
@@ -291,6 +295,8 @@ def over_logits(
                 "expected a model that returns (hidden, head): hidden states (B, T, D) and a matrix (D, V)"
             )
         return sums(output.astype(jnp.float32), targets)
+    # Logits are the largest array of a step: 16 rows of 2,048 ids and a vocabulary of
+    # 128,000 take 16 GiB.
     hidden, head = output
     if chunk is None or chunk >= hidden.shape[1]:
         return sums(_logits(hidden, head), targets)
@@ -306,6 +312,7 @@ def over_logits(
     def add(total: _Tree, part: tuple[jax.Array, jax.Array]) -> tuple[_Tree, None]:
         return jax.tree.map(jnp.add, total, sums_of_part(part)), None
 
+    # The sums begin at zeros of their shapes, which are known without computing a part.
     first_part = jax.tree.map(lambda part: part[0], parts)
     shapes = jax.eval_shape(sums_of_part, first_part)
     zeros = jax.tree.map(lambda shape: jnp.zeros(shape.shape, shape.dtype), shapes)

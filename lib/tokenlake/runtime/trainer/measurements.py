@@ -82,6 +82,7 @@ class TrainingMetrics:
         return finite(facts | self.others)
 
     def __str__(self) -> str:
+        # Only measurements that this run has, in the order of their importance.
         texts = [f"step {self.step}", f"loss {self.loss:.4f} (ema {self.loss_ema:.4f})"]
         if self.perplexity is not None:
             texts.append(f"perplexity {self.perplexity:.4g}")
@@ -126,6 +127,7 @@ def named(measured: Mapping[str, float]) -> dict[str, float]:
     means = dict(measured)
     if "nll" in means:
         nll = means.pop("nll")
+        # math.exp raises OverflowError above.
         if nll >= _LARGEST_NLL:
             means["perplexity"] = math.inf
         else:
@@ -238,6 +240,7 @@ def measured_flops(precision: str) -> float:
     Args:
         precision: Name of the type of the matrices.
     """
+    # A matrix product is the operation that the data sheets count.
     product = jax.jit(jnp.matmul)
     size = 256
     seconds = 0.0

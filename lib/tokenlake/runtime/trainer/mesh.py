@@ -51,6 +51,7 @@ def make_mesh(config: MeshConfig, devices: Sequence[Any] | None = None) -> Mesh:
     """
     if devices is None:
         devices = jax.devices()
+    # Without a number, `data` takes the devices that the other axes leave.
     count = len(devices)
     devices_of_row_part = config.fsdp * config.context * config.tensor
     data = config.data or max(1, count // devices_of_row_part)
@@ -66,6 +67,7 @@ def make_mesh(config: MeshConfig, devices: Sequence[Any] | None = None) -> Mesh:
             f"mesh: got {listed}, which are {data * devices_of_row_part} devices; expected a product of {count}, as "
             "many as there are"
         )
+    # Without context parallelism, specs of parameters and batches do not name the axis.
     if config.context == 1:
         del sizes["context"]
     return Mesh(np.array(devices, dtype=object).reshape(*sizes.values()), tuple(sizes))
@@ -114,11 +116,14 @@ def param_shardings(
     """
     rules = rules or {}
     names = [path_name(path) for path, _ in jax.tree_util.tree_leaves_with_path(params)]
+    # A rule without effect is a misspelled path, and would leave a large array on every
+    # device.
     for pattern in rules:
         if not any(re.search(pattern, name) for name in names):
             raise ConfigError(
                 f"mesh.rules: {pattern!r} fits no parameter; there are {', '.join(names)}"
             )
+    # Devices of an axis that nothing uses would all compute the same.
     if mesh.shape["tensor"] > 1 and not any(
         "tensor" in axes for axes in rules.values()
     ):
@@ -146,12 +151,14 @@ def _spec(
     2. Check that there are not too many, and that each divides its dimension.
     3. Cut the largest dimension that is left, and that ``fsdp`` divides, over ``fsdp``.
     """
+    # 1. The axes of the first rule that matches.
     axes: list[str | None] = []
     pattern = next((pattern for pattern in rules if re.search(pattern, name)), None)
     if pattern is not None:
         axes.extend(rules[pattern])
     axes.extend([None] * (len(shape) - len(axes)))
 
+    # 2. All devices hold parts of the same shape.
     is_divisible = all(
         axis is None or size % mesh.shape[axis] == 0
         for axis, size in zip(axes, shape, strict=False)
@@ -162,6 +169,8 @@ def _spec(
             f"each dividing its dimension, of {dict(mesh.shape)}"
         )
 
+    # 3. The largest dimension saves the most memory. Small parameters stay whole, where
+    #    none divides.
     fsdp = mesh.shape["fsdp"]
     if fsdp > 1 and "fsdp" not in axes:
         largest: int | None = None

@@ -89,6 +89,8 @@ def kto_losses(
         desirable: Weight lambda of good completions.
         undesirable: Weight lambda of bad completions.
     """
+    # A good completion gains when it becomes likelier than z0, a bad one when it
+    # becomes less likely.
     gain = jnp.where(good, rewards - kl, kl - rewards)
     weight = jnp.where(good, desirable, undesirable)
     return weight * (1 - jax.nn.sigmoid(beta * gain))
@@ -152,6 +154,7 @@ def mismatched(batch: DeviceBatch) -> DeviceBatch:
 
 def _part(batch: DeviceBatch, prefix: str) -> dict[str, jax.Array]:
     """Return the columns of one answer, without their prefix."""
+    # `chosen_input_ids` becomes `input_ids`, the name that a model knows.
     columns: dict[str, jax.Array] = {}
     for name, value in batch.items():
         if name.startswith(prefix):
@@ -196,6 +199,7 @@ def _gains_over(
     """Return log p of each row under the model minus that under the reference,
     float32[B].
     """
+    # Parameters that the step donates cannot serve as reference later.
     if reference is None:
         raise ConfigError(
             "the loss compares with a reference, got none; expected reference=params of the start"
@@ -219,6 +223,7 @@ def _summed(losses: jax.Array, is_real: jax.Array, **parts: jax.Array) -> Sums:
         is_real: True for rows that are no padding, bool[B].
         parts: Other values of each row, which are summed too.
     """
+    # Rows of padding have losses of arbitrary size, but weight 0.
     weights = is_real.astype(jnp.float32)
     return Sums(
         loss=jnp.sum(losses * weights),
@@ -250,6 +255,8 @@ def dpo(
     """
 
     def objective(params: Params, batch: DeviceBatch, reference: Params | None) -> Sums:
+        # Two forward passes of the model and two of the reference, of the rows of
+        # either answer.
         better = _part(batch, "chosen_")
         worse = _part(batch, "rejected_")
         chosen = _gains_over(apply, params, reference, better, chunk)
@@ -287,6 +294,7 @@ def orpo(apply: Apply, *, beta: float = 0.1, chunk: int | None = None) -> Object
     """
 
     def objective(params: Params, batch: DeviceBatch, reference: Params | None) -> Sums:
+        # Means instead of sums: the odds of a long answer would always be small.
         better = _part(batch, "chosen_")
         worse = _part(batch, "rejected_")
         chosen = _row_means(apply, params, better, chunk)
@@ -347,6 +355,8 @@ class _Kto(WholeBatchObjective):
     chunk: int | None
 
     def widen(self, batch: DeviceBatch) -> DeviceBatch:
+        # The columns of mismatched answers are made before the batch is cut: the next
+        # row may be in another part.
         part = _part(batch, _COMPLETION)
         if len(part["input_ids"]) < 2:
             raise ConfigError(
@@ -374,6 +384,7 @@ class _Kto(WholeBatchObjective):
         reference: Params | None,
         shared: SharedSums,
     ) -> Sums:
+        # z0 is a divergence, and its estimate is cut off at 0.
         total, rows = shared
         kl = jnp.maximum(total / jnp.maximum(rows, 1), 0)
         completion = _part(part, _COMPLETION)

@@ -16,13 +16,9 @@ from tokenlake.base.arrays import Int64
 from tokenlake.base.lazy_names import load
 from tokenlake.etl.export.file_mode import file_mode
 from tokenlake.etl.export.flat_manifest import FlatFile
+from tokenlake.etl.export.shard_record import Part
 from tokenlake.etl.export.token_rows import TokenRows
-from tokenlake.etl.export.trainers.token_layout import (
-    ID_TYPE,
-    Part,
-    TokenFacts,
-    TokenLayout,
-)
+from tokenlake.etl.export.trainers.token_layout import ID_TYPE, TokenFacts, TokenLayout
 from tokenlake.etl.layouts import array_record
 from tokenlake.etl.layouts.joined_rows import joined, ragged_parts
 from tokenlake.runtime.store.durable_files import hash_regular
@@ -31,6 +27,15 @@ _WRITER: Final = "array_record.python.array_record_module:ArrayRecordWriter"
 
 _RECORD_BYTES: Final = 16
 """Bytes of a record beside its numbers, roughly."""
+
+
+def load_writer() -> Callable[[str, str], Any]:
+    """Return the package's writer, a function of a path and options.
+
+    Raises:
+        MissingExtraError: The package ``array_record`` is not installed.
+    """
+    return load(_WRITER, "format 'array_record'", "array_record")
 
 
 @final
@@ -46,7 +51,7 @@ class ArrayRecordLayout(TokenLayout):
 
     def __init__(self, facts: TokenFacts) -> None:
         self.facts = facts
-        self._open_writer = load(_WRITER, "format 'array_record'", "array_record")
+        self._open_writer = load_writer()
 
     @property
     def schema(self) -> pa.Schema:
@@ -62,7 +67,7 @@ class ArrayRecordLayout(TokenLayout):
             + _RECORD_BYTES
         )
 
-    def open(self, path: Path) -> ArrayRecordFile:
+    def open(self, path: Path, parts: Sequence[Part] = ()) -> ArrayRecordFile:
         return ArrayRecordFile(path, self.facts, self._open_writer)
 
     def export_index(self, files: Sequence[FlatFile]) -> Mapping[str, bytes]:
@@ -106,6 +111,9 @@ class ArrayRecordFile:
         for record in records.to_pylist():
             self._writer.write(record)
             self.bytes += len(record) + _RECORD_BYTES
+
+    def so_far(self) -> Sequence[Part]:
+        return ()  # the package cannot continue a file
 
     def close(self) -> list[Part]:
         self._writer.close()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import IO, Final, final
 
@@ -17,8 +17,9 @@ import numpy as np
 import pyarrow as pa
 
 from tokenlake.base.arrays import Int64
+from tokenlake.etl.export.shard_record import Part
 from tokenlake.etl.export.token_rows import TokenRows
-from tokenlake.etl.export.trainers.token_layout import Part, PartFile
+from tokenlake.etl.export.trainers.token_layout import PartFile
 from tokenlake.etl.layouts.joined_rows import record_bytes, record_sizes
 
 _IN_MEMORY_BYTES: Final = 1 << 26
@@ -59,6 +60,9 @@ class IndexedFile:
         self.bytes += len(data) + 4 * len(rows)
         if self._piece_bytes > _IN_MEMORY_BYTES:
             self._move_to_spool()
+
+    def so_far(self) -> Sequence[Part]:
+        return ()  # the places of its records are written first, at the end
 
     def close(self) -> list[Part]:
         with PartFile(self._path, "") as part:

@@ -10,7 +10,10 @@ from tokenlake.base.checks import expected, require_one_of
 from tokenlake.errors import ConfigError
 from tokenlake.etl.export.options import ExportOptions
 from tokenlake.etl.export.token_rows import COLUMNS
-from tokenlake.etl.export.trainers.array_record_files import ArrayRecordLayout
+from tokenlake.etl.export.trainers.array_record_files import (
+    ArrayRecordLayout,
+    load_writer,
+)
 from tokenlake.etl.export.trainers.litdata_files import LitdataLayout
 from tokenlake.etl.export.trainers.mds_files import MdsLayout
 from tokenlake.etl.export.trainers.megatron_files import MegatronLayout
@@ -85,6 +88,12 @@ def require_fit(manifest: Manifest, format: str, options: ExportOptions) -> Toke
         pad_id=_common(manifest, options.source, "pad_id"),
         appended_eos=appended_eos,
     )
+
+
+def require_package(format: str) -> None:
+    """Raise MissingExtraError if the package of a format is not installed."""
+    if format == "array_record":
+        load_writer()
 
 
 def lacks_eos(manifest: Manifest, format: str) -> bool:

@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from tokenlake.base.arrays import Int64
 from tokenlake.etl.export.flat_manifest import FlatFile
+from tokenlake.etl.export.shard_record import Part
 from tokenlake.etl.export.token_rows import TokenRows
 from tokenlake.etl.export.trainers.indexed_file import IndexedFile
 from tokenlake.etl.export.trainers.token_layout import TokenFacts, TokenLayout
@@ -58,7 +59,7 @@ class LitdataLayout(TokenLayout):
             row_head_bytes += 4 * len(self._types)
         return np.diff(rows.row_offsets) * id_bytes + row_head_bytes
 
-    def open(self, path: Path) -> IndexedFile:
+    def open(self, path: Path, parts: Sequence[Part] = ()) -> IndexedFile:
         return IndexedFile(path, self._encode, litdata.chunk_head)
 
     def shard_name(self, index: int) -> str:

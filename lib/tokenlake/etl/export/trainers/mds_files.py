@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from tokenlake.base.arrays import Int64
 from tokenlake.etl.export.flat_manifest import FlatFile
+from tokenlake.etl.export.shard_record import Part
 from tokenlake.etl.export.token_rows import TokenRows
 from tokenlake.etl.export.trainers.indexed_file import IndexedFile
 from tokenlake.etl.export.trainers.token_layout import TokenFacts, TokenLayout
@@ -63,7 +64,7 @@ class MdsLayout(TokenLayout):
         id_bytes = sum(kind.itemsize for kind in self.facts.column_types.values())
         return np.diff(rows.row_offsets) * id_bytes + self._row_head_bytes
 
-    def open(self, path: Path) -> IndexedFile:
+    def open(self, path: Path, parts: Sequence[Part] = ()) -> IndexedFile:
         return IndexedFile(path, self._encode, partial(mds.shard_head, self._config))
 
     def shard_name(self, index: int) -> str:

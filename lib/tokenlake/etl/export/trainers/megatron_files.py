@@ -7,23 +7,27 @@ sequences itself.
 
 from __future__ import annotations
 
-import tempfile
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, final
+from typing import Any, Final, final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from tokenlake.base.arrays import Int64
+from tokenlake.etl.export.shard_record import Part
 from tokenlake.etl.export.token_rows import TokenRows
 from tokenlake.etl.export.trainers.token_layout import (
-    Part,
+    NumberSpool,
     PartFile,
     TokenFacts,
     TokenLayout,
 )
 from tokenlake.etl.layouts import megatron
+
+# Ends of the names of files that a pair needs while it is written.
+_LENGTHS_SUFFIX: Final = ".lengths"
+_DOCUMENTS_SUFFIX: Final = ".documents"
 
 
 @final
@@ -46,28 +50,31 @@ class MegatronLayout(TokenLayout):
     def row_bytes(self, rows: TokenRows) -> Int64:
         return np.diff(rows.row_offsets) * self._dtype.itemsize
 
-    def open(self, path: Path) -> MegatronFile:
-        return MegatronFile(path, self._dtype)
+    def open(self, path: Path, parts: Sequence[Part] = ()) -> MegatronFile:
+        return MegatronFile(path, self._dtype, parts)
 
 
 @final
 class MegatronFile:
     """One pair of files while it is written.
 
-    The lengths of the sequences wait in a temporary file, because the index begins with
-    their number.
+    The lengths of the sequences wait in files of their own, because the index begins
+    with their number.
 
     Args:
         path: Path of the files without their suffixes.
         dtype: Type of the ids.
+        parts: Parts so far of a pair that is continued.
     """
 
-    def __init__(self, path: Path, dtype: np.dtype[Any]) -> None:
+    def __init__(
+        self, path: Path, dtype: np.dtype[Any], parts: Sequence[Part] = ()
+    ) -> None:
         self._path = path
         self._dtype = dtype
-        self._ids = PartFile(path, megatron.DATA_SUFFIX)
-        self._lengths = _Spool(path.parent)
-        self._document_sizes = _Spool(path.parent)
+        self._ids = PartFile(path, megatron.DATA_SUFFIX, parts)
+        self._lengths = NumberSpool(path, _LENGTHS_SUFFIX, parts)
+        self._document_sizes = NumberSpool(path, _DOCUMENTS_SUFFIX, parts)
 
     @property
     def bytes(self) -> int:
@@ -79,6 +86,13 @@ class MegatronFile:
         self._lengths.write(sequences.lengths)
         self._document_sizes.write(sequences.row_sizes)
 
+    def so_far(self) -> list[Part]:
+        return [
+            self._ids.so_far(),
+            self._lengths.so_far(),
+            self._document_sizes.so_far(),
+        ]
+
     def close(self) -> list[Part]:
         ids = self._ids.close()
         with PartFile(self._path, megatron.INDEX_SUFFIX) as index:
@@ -86,40 +100,11 @@ class MegatronFile:
             document_sizes = self._document_sizes.numbers()
             megatron.write_index(index.file, self._dtype, lengths, document_sizes)
             index_part = index.close()
-        self._lengths.close()
-        self._document_sizes.close()
+        self._lengths.discard()
+        self._document_sizes.discard()
         return [ids, index_part]
 
     def discard(self) -> None:
         self._ids.discard()
-        self._lengths.close()
-        self._document_sizes.close()
-
-
-@final
-class _Spool:
-    """Numbers (int32) in a temporary file, which is removed when it is closed.
-
-    Args:
-        folder: Folder of the file.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115
-        self._count = 0
-
-    def write(self, numbers: Int64) -> None:
-        """Add numbers."""
-        self._file.write(numbers.astype(np.int32).tobytes())
-        self._count += len(numbers)
-
-    def numbers(self) -> npt.NDArray[np.int32]:
-        """Return all numbers, mapped into memory, int32[count]."""
-        self._file.flush()
-        if not self._count:
-            return np.zeros(0, np.int32)
-        return np.memmap(self._file, np.int32, "r", shape=(self._count,))
-
-    def close(self) -> None:
-        """Remove the file."""
-        self._file.close()
+        self._lengths.discard()
+        self._document_sizes.discard()

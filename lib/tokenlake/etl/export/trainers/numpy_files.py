@@ -8,24 +8,34 @@ reads as one of its ``label_mask_paths``.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, final
+from typing import Any, Final, final
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from tokenlake.base.arrays import Int64, offsets_of
 from tokenlake.etl.export.flat_manifest import FlatFile
+from tokenlake.etl.export.shard_record import Part
 from tokenlake.etl.export.token_rows import TokenRows
 from tokenlake.etl.export.trainers.token_layout import (
     MASK_TYPE,
-    Part,
+    NumberSpool,
     PartFile,
     TokenFacts,
     TokenLayout,
 )
 from tokenlake.etl.layouts import numpy_flat
+
+_LENGTHS_SUFFIX: Final = ".lengths"
+"""End of the name of the file in which lengths wait."""
+
+_BORDERS_AT_A_TIME: Final = 1 << 16
+"""Documents whose borders are written at a time. It does not depend on row groups, so
+that an export that was interrupted makes the same compressed bytes.
+"""
 
 
 @final
@@ -55,11 +65,12 @@ class NumpyLayout(TokenLayout):
     def row_bytes(self, rows: TokenRows) -> Int64:
         return np.diff(rows.row_offsets) * self._dtype.itemsize
 
-    def open(self, path: Path) -> NumpyFile:
+    def open(self, path: Path, parts: Sequence[Part] = ()) -> NumpyFile:
         return NumpyFile(
             path,
             self._dtype,
             self._suffix,
+            parts,
             has_loss_mask="loss_mask" in self.facts.columns,
         )
 
@@ -84,24 +95,33 @@ class NumpyLayout(TokenLayout):
 class NumpyFile:
     """One file of ids while it is written, its borders, and its loss mask.
 
+    The lengths of the documents wait in a file of their own: a compressed file of
+    borders could not be continued after an interruption.
+
     Args:
         path: Path of the files without their suffixes.
         dtype: Type of the ids.
         suffix: End of the name of the file of ids.
+        parts: Parts so far of files that are continued.
         has_loss_mask: True to write a file with the loss mask.
     """
 
     def __init__(
-        self, path: Path, dtype: np.dtype[Any], suffix: str, *, has_loss_mask: bool
+        self,
+        path: Path,
+        dtype: np.dtype[Any],
+        suffix: str,
+        parts: Sequence[Part] = (),
+        *,
+        has_loss_mask: bool,
     ) -> None:
+        self._path = path
         self._dtype = dtype
-        self._tokens = 0
-        self._ids = PartFile(path, suffix)
-        self._borders = PartFile(path, numpy_flat.BORDERS_SUFFIX)
-        self._borders_writer = numpy_flat.BordersWriter(self._borders.file)
+        self._ids = PartFile(path, suffix, parts)
+        self._lengths = NumberSpool(path, _LENGTHS_SUFFIX, parts)
         self._loss_mask: PartFile | None = None
         if has_loss_mask:
-            self._loss_mask = PartFile(path, numpy_flat.LABEL_MASK_SUFFIX)
+            self._loss_mask = PartFile(path, numpy_flat.LABEL_MASK_SUFFIX, parts)
 
     @property
     def bytes(self) -> int:
@@ -110,21 +130,44 @@ class NumpyFile:
     def write(self, rows: TokenRows) -> None:
         sequences = rows.sequences()
         self._ids.write_numbers(sequences.input_ids.astype(self._dtype, copy=False))
-        offsets = offsets_of(sequences.lengths) + self._tokens
-        self._borders_writer.write(offsets[:-1], offsets[1:])
+        self._lengths.write(sequences.lengths)
         if self._loss_mask is not None and sequences.loss_mask is not None:
             self._loss_mask.write_numbers(sequences.loss_mask.astype(MASK_TYPE))
-        self._tokens += len(sequences.input_ids)
+
+    def so_far(self) -> list[Part]:
+        parts = [self._ids.so_far(), self._lengths.so_far()]
+        if self._loss_mask is not None:
+            parts.append(self._loss_mask.so_far())
+        return parts
 
     def close(self) -> list[Part]:
-        self._borders_writer.close()
-        parts = [self._ids.close(), self._borders.close()]
+        parts = [self._ids.close()]
+        with PartFile(self._path, numpy_flat.BORDERS_SUFFIX) as borders:
+            writer = numpy_flat.BordersWriter(borders.file)
+            for starts, ends in _borders(self._lengths.numbers()):
+                writer.write(starts, ends)
+            writer.close()
+            parts.append(borders.close())
+        self._lengths.discard()
         if self._loss_mask is not None:
             parts.append(self._loss_mask.close())
         return parts
 
     def discard(self) -> None:
         self._ids.discard()
-        self._borders.discard()
+        self._lengths.discard()
         if self._loss_mask is not None:
             self._loss_mask.discard()
+
+
+def _borders(lengths: npt.NDArray[np.int32]) -> Iterator[tuple[Int64, Int64]]:
+    """Yield starts and ends of documents in pieces of equal size.
+
+    Args:
+        lengths: Number of ids of each document, int32[n].
+    """
+    begin = 0
+    for first in range(0, len(lengths), _BORDERS_AT_A_TIME):
+        offsets = offsets_of(lengths[first : first + _BORDERS_AT_A_TIME]) + begin
+        yield offsets[:-1], offsets[1:]
+        begin = int(offsets[-1])

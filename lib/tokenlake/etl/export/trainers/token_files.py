@@ -5,10 +5,9 @@ A file ends at a size, or at given rows.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Self, final
+from typing import Final, Self, final
 
 import numpy as np
 import pyarrow as pa
@@ -16,48 +15,73 @@ import pyarrow as pa
 from tokenlake.base.arrays import offsets_of
 from tokenlake.etl.export.file_mode import file_mode
 from tokenlake.etl.export.flat_manifest import FlatFile
+from tokenlake.etl.export.shard_folder import ShardFolder
+from tokenlake.etl.export.shard_record import Part, Shard
 from tokenlake.etl.export.token_rows import TokenRows
-from tokenlake.etl.export.trainers.token_layout import OpenTokenFile, Part, TokenLayout
+from tokenlake.etl.export.trainers.token_layout import OpenTokenFile, TokenLayout
 from tokenlake.runtime.store.writes import HashingFile
+
+GROWTH_BYTES: Final = 1 << 26
+"""Bytes of ids by which a shard grows before its state is recorded: an interruption
+costs about as much as one shard of 64 MiB.
+"""
 
 
 @final
 class TokenFiles:
     """The files of one split while they are written.
 
+    They continue after the finished shards of an interrupted export.
+
     Args:
-        folder: Folder to write into.
-        split: Name of the split.
+        folder: Folder for the finished files.
+        series: Name of the split, or of a split and a value, for names.
         layout: Format of the files.
+        shards: Folder of the shards until they get their names.
         max_bytes: Largest size of a file; it ends before a row that would exceed it.
             None: no limit.
         edges: Rows at which a file ends, ascending, the last one being the number of
             all rows; None: none.
+
+    Attributes:
+        rows: Number of rows so far; at first, those of finished shards. The next row
+            is the one with this index.
     """
 
     def __init__(
         self,
         folder: Path,
-        split: str,
+        series: str,
         layout: TokenLayout,
+        shards: ShardFolder,
         *,
         max_bytes: int | None = None,
         edges: tuple[int, ...] | None = None,
     ) -> None:
         self._folder = folder
-        self._split = split
+        self._series = series
         self._layout = layout
+        self._shard_folder = shards
         self._max_bytes = max_bytes
         self._edges = edges
         if layout.most_bytes is not None:
             self._max_bytes = min(max_bytes or layout.most_bytes, layout.most_bytes)
         if layout.has_folders:
-            self._folder = folder / split
+            self._folder = folder / series
             self._folder.mkdir()
-        self._rows = 0
+        # 1. Finished shards of an interrupted export.
+        self._shards = shards.complete(series)
+        self.rows = sum(shard.rows for shard in self._shards)
+        # 2. A shard that it has begun.
         self._file_rows = 0
+        self._recorded_bytes = 0  # of the open shard's ids
         self._open: OpenTokenFile | None = None
-        self._shards: list[tuple[Sequence[Part], int]] = []  # parts and rows
+        growing = shards.growing(series)
+        if growing is not None:
+            self._open = layout.open(self._open_path, growing.parts)
+            self._recorded_bytes = self._open.bytes
+            self._file_rows = growing.rows
+            self.rows += growing.rows
 
     def add(self, batch: pa.RecordBatch) -> None:
         """Add rows, with their stored columns."""
@@ -71,37 +95,30 @@ class TokenFiles:
         first = 0
         while first < len(rows):
             if self._open is None:
-                self._open = self._layout.open(
-                    self._folder / self._shard_name(len(self._shards))
-                )
+                self._open = self._layout.open(self._open_path)
+                self._recorded_bytes = 0
             # 1. The rows that fit into the open file; an empty file takes a row of any
             #    size.
             end = len(rows)
             if self._max_bytes is not None:
-                room = self._max_bytes - self._open.bytes
-                end = (
-                    int(
-                        np.searchsorted(
-                            bytes_before, bytes_before[first] + room, "right"
-                        )
-                    )
-                    - 1
-                )
+                end_bytes = bytes_before[first] + self._max_bytes - self._open.bytes
+                end = int(np.searchsorted(bytes_before, end_bytes, "right")) - 1
                 if self._file_rows == 0:
                     end = max(end, first + 1)
             # 2. Of these, the rows before the row at which the file ends.
             edge = self._next_edge()
             if edge is not None:
-                end = min(end, first + edge - self._rows)
+                end = min(end, first + edge - self.rows)
             # 3. A file that is full ends.
-            count = end - first
-            if count > 0:
+            row_count = end - first
+            if row_count > 0:
                 self._open.write(rows.rows(first, end))
-                self._rows += count
-                self._file_rows += count
+                self.rows += row_count
+                self._file_rows += row_count
                 first = end
-            if first < len(rows) or self._rows == edge:
+            if first < len(rows) or self.rows == edge:
                 self._end_file()
+        self._record_growth()
 
     def finish(self, naming: str | None) -> list[FlatFile]:
         """Close the last file, name all files, and return them; none if there were no
@@ -119,34 +136,40 @@ class TokenFiles:
             return []
         # 1. Each part of a shard gets its name; the rows are those of its first part.
         files: list[FlatFile] = []
-        shards: list[FlatFile] = []
-        for index, (parts, rows) in enumerate(self._shards):
-            first_part, *other_parts = parts
-            shard = replace(self._named(first_part, index, naming), rows=rows)
-            shards.append(shard)
-            files.append(shard)
-            files += [self._named(part, index, naming) for part in other_parts]
+        first_files: list[FlatFile] = []
+        for shard in self._shards:
+            first_part, *other_parts = shard.parts
+            named_file = self._named(shard, first_part, naming)
+            first_file = replace(named_file, rows=shard.rows)
+            first_files.append(first_file)
+            files.append(first_file)
+            for part in other_parts:
+                files.append(self._named(shard, part, naming))
         # 2. Files about the shards.
-        for name, data in self._layout.split_index(shards).items():
+        for name, data in self._layout.split_index(first_files).items():
             file = put_file(self._folder / name, data)
-            files.append(replace(file, path=self._path_of(name), split=self._split))
+            files.append(replace(file, path=self._path_of(name), split=self._series))
         return files
 
-    def _named(self, part: Part, index: int, naming: str | None) -> FlatFile:
+    @property
+    def _open_path(self) -> Path:
+        """Path of the open shard, without a suffix."""
+        return self._shard_folder.path_of(self._series, len(self._shards))
+
+    def _named(self, shard: Shard, part: Part, naming: str | None) -> FlatFile:
         """Name a part of a shard, and return its entry, without rows."""
-        name = self._shard_name(index)
-        new_name = name
-        if not self._layout.has_folders:
-            new_name = self._split
-            if naming is not None:
-                new_name = naming.format(
-                    split=self._split, index=index, count=len(self._shards)
-                )
-        new_name += part.suffix
-        (self._folder / (name + part.suffix)).rename(self._folder / new_name)
+        name = self._series
+        if self._layout.has_folders:
+            name = self._layout.shard_name(shard.index)
+        elif naming is not None:
+            name = naming.format(
+                split=self._series, index=shard.index, count=len(self._shards)
+            )
+        name += part.suffix
+        self._shard_folder.place(shard, part, self._folder / name)
         return FlatFile(
-            path=self._path_of(new_name),
-            split=self._split,
+            path=self._path_of(name),
+            split=self._series,
             bytes=part.bytes,
             sha256=part.sha256,
             rows=0,
@@ -155,7 +178,7 @@ class TokenFiles:
     def _path_of(self, name: str) -> str:
         """Return the path of a file in the folder of the export."""
         if self._layout.has_folders:
-            return f"{self._split}/{name}"
+            return f"{self._series}/{name}"
         return name
 
     def __enter__(self) -> Self:
@@ -168,26 +191,44 @@ class TokenFiles:
         if self._open is not None:
             self._open.discard()
 
-    def _shard_name(self, index: int) -> str:
-        """Return the name of a shard while it is written, without a suffix."""
-        if self._layout.has_folders:
-            return self._layout.shard_name(index)
-        return f"{self._split}~{index}"
-
     def _next_edge(self) -> int | None:
         """Return the row at which the open file ends; None: at none."""
         if self._edges is None:
             return None
-        index = int(np.searchsorted(np.asarray(self._edges), self._rows, "right"))
+        index = int(np.searchsorted(np.asarray(self._edges), self.rows, "right"))
         if index == len(self._edges):
             return None
         return self._edges[index]
 
     def _end_file(self) -> None:
+        """Close the open shard and record it."""
         assert self._open is not None
-        self._shards.append((self._open.close(), self._file_rows))
+        parts = tuple(self._open.close())
+        shard = Shard(self._series, len(self._shards), self._file_rows, parts)
+        self._shard_folder.add(shard)
+        self._shards.append(shard)
         self._open = None
         self._file_rows = 0
+
+    def _record_growth(self) -> None:
+        """Record the state of a shard that has grown, so that an export of one large
+        file can be resumed inside it.
+        """
+        if self._open is None:
+            return
+        if self._open.bytes - self._recorded_bytes < GROWTH_BYTES:
+            return
+        parts = tuple(self._open.so_far())
+        if parts:
+            shard = Shard(
+                self._series,
+                len(self._shards),
+                self._file_rows,
+                parts,
+                is_complete=False,
+            )
+            self._shard_folder.add(shard)
+        self._recorded_bytes = self._open.bytes
 
 
 def put_file(path: Path, data: bytes) -> FlatFile:

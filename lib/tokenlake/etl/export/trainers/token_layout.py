@@ -17,6 +17,7 @@ import pyarrow as pa
 from tokenlake.base.arrays import Int64
 from tokenlake.etl.export.file_mode import file_mode
 from tokenlake.etl.export.flat_manifest import FlatFile
+from tokenlake.etl.export.shard_record import Part
 from tokenlake.etl.export.token_rows import TokenRows
 from tokenlake.runtime.store.writes import HashingFile
 
@@ -85,22 +86,6 @@ class TokenFacts:
         return arrays
 
 
-@final
-@dataclass(frozen=True, slots=True)
-class Part:
-    """One of the files that a shard consists of.
-
-    Attributes:
-        suffix: End of its name, for example ``.idx``.
-        bytes: Size of the file.
-        sha256: Hash of its bytes (hex).
-    """
-
-    suffix: str
-    bytes: int
-    sha256: str
-
-
 class OpenTokenFile(Protocol):
     """One shard while it is written.
 
@@ -113,6 +98,12 @@ class OpenTokenFile(Protocol):
 
     def write(self, rows: TokenRows) -> None:
         """Write rows."""
+        ...
+
+    def so_far(self) -> Sequence[Part]:
+        """Return the parts that are written, from which :meth:`TokenLayout.open`
+        continues; none if the format cannot continue a file.
+        """
         ...
 
     def close(self) -> Sequence[Part]:
@@ -147,11 +138,13 @@ class TokenLayout(ABC):
         """Return the number of bytes that each row takes in a file, at most."""
 
     @abstractmethod
-    def open(self, path: Path) -> OpenTokenFile:
+    def open(self, path: Path, parts: Sequence[Part] = ()) -> OpenTokenFile:
         """Open a shard.
 
         Args:
             path: Path of its files without their suffixes.
+            parts: Result of :meth:`OpenTokenFile.so_far`, after which rows are added;
+                none: the shard is new.
         """
 
     def shard_name(self, index: int) -> str:
@@ -178,18 +171,59 @@ class TokenLayout(ABC):
 
 
 @final
+class NumberSpool:
+    """Numbers (int32) that wait for the end of a shard, in a file beside it.
+
+    The file stays until the whole export is in its place: a process may die after the
+    end of a shard and before that is recorded.
+
+    Args:
+        path: Path of the shard without a suffix.
+        parts: Parts so far of a shard that is continued.
+        suffix: End of the name.
+    """
+
+    def __init__(self, path: Path, suffix: str, parts: Sequence[Part] = ()) -> None:
+        self._path = path.with_name(path.name + suffix)
+        self._part = PartFile(path, suffix, parts)
+
+    def write(self, numbers: npt.NDArray[np.integer]) -> None:
+        """Add numbers."""
+        self._part.write_numbers(numbers.astype(np.int32))
+
+    def numbers(self) -> npt.NDArray[np.int32]:
+        """Return all numbers, mapped into memory, int32[n]."""
+        if not self._part.bytes:
+            return np.zeros(0, np.int32)
+        return np.memmap(self._path, np.int32, "r")
+
+    def so_far(self) -> Part:
+        """Return size and hash of the bytes so far."""
+        return self._part.so_far()
+
+    def discard(self) -> None:
+        """Close the file."""
+        self._part.discard()
+
+
+@final
 class PartFile:
     """A part of a shard while it is written; a file object for writing.
 
     Args:
         path: Path of the shard without a suffix.
         suffix: End of the name.
+        parts: Parts so far of a shard that is continued.
     """
 
-    def __init__(self, path: Path, suffix: str) -> None:
+    def __init__(self, path: Path, suffix: str, parts: Sequence[Part] = ()) -> None:
         self._path = path.with_name(path.name + suffix)
         self._suffix = suffix
-        self.file: Any = HashingFile(self._path)
+        begin = 0
+        for part in parts:
+            if part.suffix == suffix:
+                begin = part.bytes
+        self.file: Any = HashingFile(self._path, begin=begin)
 
     @property
     def bytes(self) -> int:
@@ -201,11 +235,15 @@ class PartFile:
         if len(numbers):
             self.file.write(np.ascontiguousarray(numbers).view(np.uint8).data)
 
+    def so_far(self) -> Part:
+        """Return size and hash of the bytes so far."""
+        return Part(self._suffix, self.file.bytes, self.file.sha256)
+
     def close(self) -> Part:
-        """Close the file and return its facts."""
+        """Close the file, and return its size and hash."""
         self.file.close()
         self._path.chmod(file_mode(self._path.parent))
-        return Part(self._suffix, self.file.bytes, self.file.sha256)
+        return self.so_far()
 
     def discard(self) -> None:
         """Close a file that is given up."""

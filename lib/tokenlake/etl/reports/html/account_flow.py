@@ -1,5 +1,5 @@
-"""The flow of an account: which rows became documents, tokens and slots, and where
-the others went.
+"""The flow of an audit: which rows became documents, tokens and places in rows, and
+where the others went.
 """
 
 from __future__ import annotations
@@ -30,55 +30,65 @@ _FLOWS: Final = {
 law.
 """
 
-_STREAM_HEIGHT: Final = 40
+_STREAM_HEIGHT: Final = 40  # units between two bars
 
 
 def flow(account: Account) -> Html:
-    """Draw the path of every row and token: one bar for each law of the account,
-    joined by its continuing part.
+    """Draw the path of every row and token.
+
+    Each law of the audit is a bar. A stream joins it to the next bar: the part that
+    continues there.
     """
+    # Laws without counts have no bar: text that is not packed has no places in rows.
     laws = [law for law in LAWS if account.count(law)]
-    bars = [_bar(account, law) for law in laws]
-    drawings = [[stack(pieces)] for pieces in bars]
-    for index, (law, next_law) in enumerate(pairwise(laws)):
-        drawings[index].append(_stream(account, law, next_law))
+    # The stream to the next law stands below the bar from which it comes.
+    stream_by_law: dict[str, Html] = {}
+    for law, next_law in pairwise(laws):
+        stream_by_law[law] = _stream(account, law, next_law)
 
     rows: list[Html] = []
-    for law, pieces, drawn in zip(laws, bars, drawings, strict=True):
+    for law in laws:
         total = account.count(law)
+        pieces = _bar(account, law)
+        shapes = [stack(pieces)]
+        if law in stream_by_law:
+            shapes.append(stream_by_law[law])
         words = tag(
             "div",
             tag("b", f"{LAW_NAMES.get(law, law)} {count(total)}"),
             legend(pieces, total),
         )
-        rows.append(tag("div", words, tag("div", *drawn, class_="drawn")))
+        rows.append(tag("div", words, tag("div", *shapes, class_="drawn")))
     return tag("div", *rows, class_="flow")
 
 
 def _bar(account: Account, law: str) -> list[Piece]:
-    """Return the parts of a law that are not empty; a part with reasons has one
-    piece for each reason.
-    """
+    """Return the parts of a law that are not empty, one for each reason of a part."""
     pieces: list[Piece] = []
     for part in LAWS[law]:
         name = CALLED.get(part, part)
-        value = getattr(account, part)
-        if isinstance(value, int):
-            counts = {name: value}
+        part_counts = getattr(account, part)
+        counts: dict[str, int] = {}
+        if isinstance(part_counts, int):
+            counts[name] = part_counts
         else:
-            counts = {f"{name}: {reason}": number for reason, number in value.items()}
-        for piece_name, number in counts.items():
-            colour = GREY if part == "pad" else len(pieces) % GREY
-            if number:
-                pieces.append(Piece(piece_name, number, colour))
+            for reason, amount in part_counts.items():
+                counts[f"{name}: {reason}"] = amount
+        for piece_name, amount in counts.items():
+            # Padding is always grey; other parts take the remaining colours in turn.
+            colour = len(pieces) % GREY
+            if part == "pad":
+                colour = GREY
+            if amount:
+                pieces.append(Piece(piece_name, amount, colour))
     return pieces
 
 
 def _stream(account: Account, law: str, next_law: str) -> Html:
-    """Draw the part of a law that continues, from its bar to the bar of the next
-    law.
-    """
+    """Draw the part of a law that continues, from its bar to the next bar."""
     part, next_part = _FLOWS[law]
+    # If a law between two bars has no counts, the stream leads to a law that has no
+    # part of this name: it then covers the whole bar.
     if next_part not in LAWS[next_law]:
         next_part = None
     top_left, top_right = _span(account, law, part)
@@ -93,11 +103,13 @@ def _stream(account: Account, law: str, next_law: str) -> Html:
 
 
 def _span(account: Account, law: str, part: str | None) -> tuple[float, float]:
-    """Return the left and right end of a part in the bar of its law; None: the whole
-    bar.
+    """Return the left and right end of a part in the bar of its law.
+
+    None for a part is the whole bar.
     """
     if part is None:
         return 0, WIDTH
+    # Parts lie side by side in the order of the law.
     parts = LAWS[law]
     before = sum(account.count(name) for name in parts[: parts.index(part)])
     scale = WIDTH / account.count(law)

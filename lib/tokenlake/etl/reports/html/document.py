@@ -19,12 +19,13 @@ from typing import Final, final
 
 from tokenlake.base.markup import Html, Part, printable_json, tag, together
 
+# Nothing is loaded and nothing runs, except for what the page itself contains.
 _POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 _STYLE: Final = Path(__file__).with_name("page.css")
-_IN_DATA: Final = str.maketrans({"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"})
-"""Character -> its escape in a JSON string. Without them no text can end the
-element, or begin a comment in it.
-"""
+
+# Character -> its escape in a JSON string. Without them a text could end the element,
+# or begin a comment in it.
+_JSON_ESCAPES: Final = str.maketrans({"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"})
 
 DATA_ID: Final = "page-data"
 """Id of the element that holds the data of a page's script."""
@@ -95,25 +96,30 @@ def page(
     """
     links: list[Html] = []
     rendered_sections: list[Html] = []
-    for name, content in sections:
-        links.append(tag("a", name, href=f"#{anchor(name)}"))
-        rendered_sections.append(section(name, content))
+    for section_title, content in sections:
+        links.append(tag("a", section_title, href=f"#{anchor(section_title)}"))
+        rendered_sections.append(section(section_title, content))
 
+    # The header: links to other pages, titles, and the content above the sections.
     header = tag(
         "header", trail, tag("h1", title), tag("p", subtitle, class_="dim"), head
     )
-    contents: Part = tag("nav", *links) if links else ""
+    contents: Part = ""
+    if links:
+        contents = tag("nav", *links)
     main = tag("main", header, contents, *rendered_sections)
+    # A second style sheet comes after the first, so that its rules prevail.
     style_text = _STYLE.read_text(encoding="utf-8")
     if style is not None:
         style_text += style.read_text(encoding="utf-8")
+    # The policy allows one script, by the hash of its text.
     policy = _POLICY
     scripts: list[Html] = []
     if script is not None:
         code = script.path.read_text(encoding="utf-8")
         policy += f"; script-src '{_source_hash(code)}'"
         scripts = [_data_element(script.data), tag("script", Html(code))]
-    metadata = tag(
+    head_element = tag(
         "head",
         tag("meta", charset="utf-8"),
         tag("meta", http_equiv="Content-Security-Policy", content=policy),
@@ -121,24 +127,23 @@ def page(
         tag("title", title),
         tag("style", Html(f"\n{style_text}")),
     )
-    whole = tag("html", metadata, tag("body", main, *scripts), lang="en")
-    return f"<!doctype html>\n{whole.text}\n"
+    html_element = tag("html", head_element, tag("body", main, *scripts), lang="en")
+    return f"<!doctype html>\n{html_element.text}\n"
 
 
 def _source_hash(code: str) -> str:
-    """Return the hash of a script as a Content-Security-Policy names it: ``sha256-``
-    and base64.
-    """
+    """Return the hash of a script for a Content-Security-Policy: ``sha256-...``."""
     digest = hashlib.sha256(code.encode()).digest()
     return f"sha256-{base64.b64encode(digest).decode()}"
 
 
 def _data_element(value: object) -> Html:
-    """Return a value as JSON in an element that no browser runs; control characters
-    are escaped.
+    """Return a value as JSON in an element that no browser runs.
+
+    Control characters are escaped, and the characters that HTML would read.
     """
     if value is None:
         return together([])
-    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-    escaped = printable_json(text).translate(_IN_DATA)
+    json_text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    escaped = printable_json(json_text).translate(_JSON_ESCAPES)
     return tag("script", Html(escaped), type="application/json", id=DATA_ID)

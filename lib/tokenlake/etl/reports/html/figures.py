@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, final
 
-from tokenlake.base.markup import Html, tag, together
+from tokenlake.base.markup import Html, Part, tag, together
 from tokenlake.base.numbers import count, percent
 
 COLOURS: Final = 8
@@ -55,21 +55,27 @@ def coloured(
         written: Name -> text of the value in the legend; a name may be missing.
     """
     texts = written or {}
-    return [
-        Piece(name, value, index % GREY, texts.get(name, ""))
-        for index, (name, value) in enumerate(values.items())
-    ]
+    pieces: list[Piece] = []
+    for index, (name, value) in enumerate(values.items()):
+        # Grey is never taken: it means padding on every page.
+        pieces.append(Piece(name, value, index % GREY, texts.get(name, "")))
+    return pieces
 
 
 def stack(pieces: Sequence[Piece]) -> Html:
     """Draw the parts of a whole as one bar."""
+    # A total of 0 would divide by zero; then no part has a width.
     total = sum(piece.value for piece in pieces) or 1
     shapes: list[Html] = []
-    left = 0.0
+    left_edge = 0.0
     for piece in pieces:
+        # A part that is too small is widened. At the right edge it moves to the left,
+        # so that it is not cut off. Only a part of 0 is not visible.
         width = WIDTH * piece.value / total
-        drawn_width = max(width, _SMALLEST_PART) if piece.value else 0
-        drawn_left = min(left, WIDTH - drawn_width)
+        drawn_width = 0.0
+        if piece.value:
+            drawn_width = max(width, _SMALLEST_PART)
+        drawn_left = min(left_edge, WIDTH - drawn_width)
         shapes.append(
             tag(
                 "rect",
@@ -80,7 +86,7 @@ def stack(pieces: Sequence[Piece]) -> Html:
                 class_=f"c{piece.colour}",
             )
         )
-        left += width
+        left_edge += width
     return drawing(20, *shapes, height="20px")
 
 
@@ -93,10 +99,11 @@ def legend(pieces: Iterable[Piece], total: float | None = None) -> Html:
     """
     lines: list[Html] = []
     for piece in pieces:
-        text = f"{piece.name} {piece.written or count(int(piece.value))}"
+        entry_text = f"{piece.name} {piece.written or count(int(piece.value))}"
+        # Shares need a whole; the legend of a mixture gives shares as values already.
         if total:
-            text += f" ({percent(piece.value, total)})"
-        lines.append(tag("li", tag("i", class_=f"c{piece.colour}"), text))
+            entry_text += f" ({percent(piece.value, total)})"
+        lines.append(tag("li", tag("i", class_=f"c{piece.colour}"), entry_text))
     return tag("ul", *lines, class_="legend")
 
 
@@ -106,17 +113,20 @@ def bars(values: Sequence[tuple[str, int]]) -> Html:
     Args:
         values: Pairs (name, count).
     """
-    largest = max((value for _, value in values), default=0) or 1
-    rows: list[Html] = []
-    for name, value in values:
-        bar = tag("i", style=f"width:{100 * value / largest:.2f}%") if value else ""
+    # The longest bar has the whole width, and a count of 0 has no bar.
+    largest = max((bar_count for _, bar_count in values), default=0) or 1
+    table_rows: list[Html] = []
+    for bar_name, bar_count in values:
+        bar: Part = ""
+        if bar_count:
+            bar = tag("i", style=f"width:{100 * bar_count / largest:.2f}%")
         cells = [
-            tag("td", name, class_="right"),
+            tag("td", bar_name, class_="right"),
             tag("td", bar),
-            tag("td", count(value), class_="right"),
+            tag("td", count(bar_count), class_="right"),
         ]
-        rows.append(tag("tr", *cells))
-    return tag("table", tag("tbody", *rows), class_="bars")
+        table_rows.append(tag("tr", *cells))
+    return tag("table", tag("tbody", *table_rows), class_="bars")
 
 
 def doubling(lengths: Iterable[tuple[int, int]]) -> list[tuple[str, int]]:
@@ -134,16 +144,22 @@ def doubling(lengths: Iterable[tuple[int, int]]) -> list[tuple[str, int]]:
     """
     # The range of a length is given by its number of bits: 4 to 7 have three.
     count_by_bits: dict[int, int] = {}
-    for length, number in lengths:
-        bits = length.bit_length()
-        count_by_bits[bits] = count_by_bits.get(bits, 0) + number
+    for length, documents in lengths:
+        bit_count = length.bit_length()
+        count_by_bits[bit_count] = count_by_bits.get(bit_count, 0) + documents
 
+    # Ranges without documents are listed, too, so that the bars have an even scale.
+    least_bits = min(count_by_bits, default=1)
+    most_bits = max(count_by_bits, default=0)
     ranges: list[tuple[str, int]] = []
-    for bits in range(min(count_by_bits, default=1), max(count_by_bits, default=0) + 1):
-        low = (1 << bits) >> 1
-        high = (1 << bits) - 1
-        name = count(low) if low >= high else f"{count(low)}-{count(high)}"
-        ranges.append((name, count_by_bits.get(bits, 0)))
+    for bit_count in range(least_bits, most_bits + 1):
+        # A length of 0 has no bits; halving the power of two gives it the range 0 to 0.
+        least_length = (1 << bit_count) >> 1
+        largest_length = (1 << bit_count) - 1
+        range_name = count(least_length)
+        if least_length < largest_length:
+            range_name += f"-{count(largest_length)}"
+        ranges.append((range_name, count_by_bits.get(bit_count, 0)))
     return ranges
 
 
@@ -155,22 +171,29 @@ def areas(points: Sequence[tuple[float, Mapping[str, float]]], unit: str) -> Htm
             same names.
         unit: Unit of the positions.
     """
-    first, first_shares = points[0]
-    last, last_shares = points[-1]
-    span = (last - first) or 1
-    across = [WIDTH * (position - first) / span for position, _ in points]
+    first_position, first_shares = points[0]
+    last_position, last_shares = points[-1]
+    # A schedule of one point has no length; 1 avoids a division by zero.
+    span = (last_position - first_position) or 1
+    across: list[float] = []
+    for position, _ in points:
+        across.append(WIDTH * (position - first_position) / span)
 
-    # Each area lies on the one before it: its floor is their sum.
+    # Each area lies on the one before it: its floor is their sum. An area is a polygon
+    # of its upper edge from left to right, and its lower edge from right to left.
     floor = [0.0] * len(points)
     shapes: list[Html] = []
     for index, name in enumerate(first_shares):
-        top = [
-            low + shares[name] for low, (_, shares) in zip(floor, points, strict=True)
-        ]
-        upper_edge = [(x, 100 * y) for x, y in zip(across, top, strict=True)]
-        lower_edge = [(x, 100 * y) for x, y in zip(across, floor, strict=True)]
+        upper_edge: list[tuple[float, float]] = []
+        lower_edge: list[tuple[float, float]] = []
+        ceiling: list[float] = []
+        for x, below, (_, shares) in zip(across, floor, points, strict=True):
+            above = below + shares[name]
+            ceiling.append(above)
+            upper_edge.append((x, 100 * above))
+            lower_edge.append((x, 100 * below))
         shapes.append(polygon([*upper_edge, *reversed(lower_edge)], f"c{index % GREY}"))
-        floor = top
+        floor = ceiling
 
     # The legend gives the shares at both ends.
     shares_at_end: dict[str, float] = {}
@@ -178,8 +201,9 @@ def areas(points: Sequence[tuple[float, Mapping[str, float]]], unit: str) -> Htm
     for name, first_share in first_shares.items():
         shares_at_end[name] = last_shares[name]
         written[name] = f"{percent(first_share, 1)} to {percent(last_shares[name], 1)}"
-    left_end = tag("span", f"{unit} {count(int(first))}")
-    ends = tag("div", left_end, tag("span", count(int(last))), class_="ends dim")
+    left_end = tag("span", f"{unit} {count(int(first_position))}")
+    right_end = tag("span", count(int(last_position)))
+    ends = tag("div", left_end, right_end, class_="ends dim")
     return together(
         [
             drawing(100, *shapes, height="140px"),
@@ -199,14 +223,17 @@ def polygon(corners: Iterable[tuple[float, float]], class_: str) -> Html:
 
 
 def drawing(units_high: int, *shapes: Html, height: str = "") -> Html:
-    """Return shapes that stretch to the width of the page. Words would stretch with
-    them and belong beside it.
+    """Return shapes that stretch to the width of the page.
+
+    Words would stretch with them, and therefore stand beside the drawing.
 
     Args:
         units_high: Height in units of the drawing.
         *shapes: SVG elements.
         height: Height on the page, in CSS; empty: by the style of the page.
     """
+    # Without the second attribute a browser would keep the proportions, and leave the
+    # page's width unused.
     attributes = {"viewBox": f"0 0 {WIDTH} {units_high}", "preserveAspectRatio": "none"}
     if height:
         return tag(

@@ -27,7 +27,7 @@ from tokenlake.runtime.store.mixture import MixtureRecord
 Sections = list[tuple[str, Html]]
 """Pairs (title, content) in the order of the page."""
 
-_SCHEDULE_INTERVALS: Final = 64  # of a weight schedule that are drawn
+_SCHEDULE_INTERVALS: Final = 64  # of a schedule that are drawn: finer than its curves
 
 
 def tiles(manifest: Manifest, loss: str = "") -> Html:
@@ -42,10 +42,12 @@ def tiles(manifest: Manifest, loss: str = "") -> Html:
     if loss:
         facts.append(("loss", loss))
     facts.append(("build", manifest.fingerprint[:12]))
-    boxes = [
-        tag("div", tag("b", value), tag("span", name, class_="dim"))
-        for name, value in facts
-    ]
+    # A tile shows the figure above its name.
+    boxes: list[Html] = []
+    for fact_name, fact_value in facts:
+        boxes.append(
+            tag("div", tag("b", fact_value), tag("span", fact_name, class_="dim"))
+        )
     return tag("div", *boxes, class_="tiles")
 
 
@@ -61,7 +63,8 @@ def manifest_sections(manifest: Manifest, texts: Mapping[str, Account]) -> Secti
         flow(manifest.account),
         to_html(dataset.account_table(manifest, None)),
     ]
-    account_parts += [tag("p", remark) for remark in dataset.remarks(manifest.account)]
+    for remark in dataset.remarks(manifest.account):
+        account_parts.append(tag("p", remark))
     sections = [
         ("Audit", together(account_parts)),
         ("Sources", _sources(manifest, texts)),
@@ -80,33 +83,35 @@ def manifest_sections(manifest: Manifest, texts: Mapping[str, Account]) -> Secti
 
 
 def _sources(manifest: Manifest, texts: Mapping[str, Account]) -> Html:
-    """Return the tokens of each source as a bar, and the tables of sources and
-    splits.
-    """
+    """Return the tokens of each source as a bar, and the tables of sources and splits."""
     # The order of the mixture gives each source one colour on the whole page.
-    names = manifest.accounts if manifest.mixture is None else manifest.mixture.sources
+    source_names = list(manifest.accounts)
+    if manifest.mixture is not None:
+        source_names = list(manifest.mixture.sources)
     tokens_by_source: dict[str, float] = {}
-    for name in names:
-        if name in manifest.accounts:
-            tokens_by_source[name] = float(manifest.accounts[name].tokens)
+    for source_name in source_names:
+        if source_name in manifest.accounts:
+            tokens_by_source[source_name] = float(manifest.accounts[source_name].tokens)
 
+    # One source needs no bar of shares.
     parts: list[Part] = []
     if len(tokens_by_source) > 1:
         pieces = coloured(tokens_by_source)
         parts += [stack(pieces), legend(pieces, sum(tokens_by_source.values()))]
+    # A table without rows is left out: imported ids have no density.
     tables = [
         dataset.sources_table(manifest.accounts, None),
         density_table(texts),
         dataset.splits_table(manifest),
     ]
-    parts += [to_html(table) for table in tables if table.rows]
+    for table in tables:
+        if table.rows:
+            parts.append(to_html(table))
     return together(parts)
 
 
 def density_table(texts: Mapping[str, Account]) -> Table:
-    """Return tokens per byte of text, with one row for each source whose text is
-    known.
-    """
+    """Return tokens per byte of text, with a row for each source with known text."""
     columns = (
         label("source"),
         number("tokens"),
@@ -116,45 +121,53 @@ def density_table(texts: Mapping[str, Account]) -> Table:
         number("mean", "tokens per document", lambda value: f"{value:,.0f}"),
     )
     rows: list[tuple[Any, ...]] = []
-    for name, account in texts.items():
+    for source_name, account in texts.items():
+        # Without both counts there is no ratio.
         if not account.text_bytes or not account.tokens:
             continue
+        tokens_per_document = None
+        if account.documents:
+            tokens_per_document = account.tokens / account.documents
         rows.append(
             (
-                name,
+                source_name,
                 account.tokens,
                 account.text_bytes,
                 account.tokens / account.text_bytes,
                 account.text_bytes / account.tokens,
-                account.tokens / account.documents if account.documents else None,
+                tokens_per_document,
             )
         )
     return Table(columns, tuple(rows), "Tokens per byte")
 
 
 def _shares(record: MixtureRecord) -> list[Part]:
-    """Return the configured and the achieved shares of the sources, as bars below
-    each other.
-    """
-    sources = record.sources
+    """Return the configured and achieved shares of the sources, as bars."""
+    asked_shares: dict[str, float] = {}
+    row_shares: dict[str, float] = {}
+    token_shares: dict[str, float] = {}
+    for source_name, source in record.sources.items():
+        asked_shares[source_name] = asked(source)
+        row_shares[source_name] = source.achieved_rows
+        token_shares[source_name] = source.achieved_tokens
     shares_by_title = {
-        f"asked of {record.weights_by}": {
-            name: asked(source) for name, source in sources.items()
-        },
-        "of rows": {name: source.achieved_rows for name, source in sources.items()},
-        "of tokens": {name: source.achieved_tokens for name, source in sources.items()},
+        f"asked of {record.weights_by}": asked_shares,
+        "of rows": row_shares,
+        "of tokens": token_shares,
     }
+
+    # The bars have one width and one order of colours, so that they can be compared.
     parts: list[Part] = []
     for title, shares in shares_by_title.items():
-        pieces = coloured(
-            shares, {name: share(value) for name, value in shares.items()}
-        )
+        percentages = {name: share(value) for name, value in shares.items()}
+        pieces = coloured(shares, percentages)
         parts += [tag("p", title, class_="dim"), stack(pieces), legend(pieces)]
     return parts
 
 
 def _weights(record: MixtureRecord) -> Html:
     """Draw the weights of the sources over the steps of the schedule."""
+    # The schedule goes on after its last point, until the rows of the pass end.
     order = record.order
     scheduler = schedule_of(record.spec)
     if not scheduler.changes:
@@ -163,26 +176,24 @@ def _weights(record: MixtureRecord) -> Html:
     last_step = max(order.points[-1].step, steps_in_pass)
 
     # Evenly spaced steps, and every point of the schedule itself.
-    steps = {
-        last_step * place // _SCHEDULE_INTERVALS
-        for place in range(_SCHEDULE_INTERVALS + 1)
-    }
+    steps: set[int] = set()
+    for interval in range(_SCHEDULE_INTERVALS + 1):
+        steps.add(last_step * interval // _SCHEDULE_INTERVALS)
     steps.update(point.step for point in order.points)
-    drawn = areas(
-        [(step, scheduler.get_weights(step)) for step in sorted(steps)], "step"
-    )
-    return together([tag("h3", "Weights over steps"), drawn])
+    points = [(step, scheduler.get_weights(step)) for step in sorted(steps)]
+    drawn_weights = areas(points, "step")
+    return together([tag("h3", "Weights over steps"), drawn_weights])
 
 
 def lineage(manifest: Manifest, ancestors: Table) -> Html:
-    """Return the origin of a version: its parents, software, tokenizers, inputs and
-    configuration.
+    """Return the origin of a version: parents, software, tokenizers, inputs and settings.
 
     Args:
         manifest: Manifest of the version.
         ancestors: Table of all versions that the version was made from, directly or
             through others.
     """
+    # Sorted keys: the same configuration is the same text on every page.
     config = json.dumps(manifest.config, indent=2, ensure_ascii=False, sort_keys=True)
     tables = [dataset.lineage_table(manifest)]
     if ancestors.rows:

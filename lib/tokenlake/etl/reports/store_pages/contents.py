@@ -11,10 +11,11 @@ from tokenlake.runtime.store.manifest import Kind
 VersionState: TypeAlias = Literal[
     "committed", "running", "idle", "failed", "cancelled", "unreadable", "damaged"
 ]
-"""State of a version. ``unreadable``: its manifest is damaged. ``damaged``: a file
-that its page needs is damaged.
+"""State of a version. ``unreadable``: its manifest is damaged. ``damaged``: a
+file is missing or has another size, or a file that its page needs is damaged.
 """
 
+# A build in one of these states can be resumed; the others are committed versions.
 _UNFINISHED: Final[frozenset[VersionState]] = frozenset(
     {"running", "idle", "failed", "cancelled"}
 )
@@ -72,8 +73,8 @@ class VersionSummary:
         changed: Time of the last change by the storage's clock, in seconds since the
             epoch; None if unknown.
         units: Number of finished units of a build that is not committed.
-        error: Error of a failed build, or the reason why the version cannot be read; ""
-            for others.
+        error: Error of a failed build, the reason why the version cannot be read, or
+            its damaged file; "" for others.
         inputs: Input files by source; empty for a version that was made from other
             versions.
         parents: Versions that this one was made from.

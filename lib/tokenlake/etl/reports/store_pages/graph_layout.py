@@ -33,6 +33,8 @@ HEAD_HEIGHT: Final = 28
 LINE_HEIGHT: Final = 24
 """Sizes in pixels."""
 
+# Passes in both directions. Boxes hardly move after a few, and each pass costs time in
+# proportion to the arrows.
 _SWEEPS: Final = 4
 
 
@@ -68,15 +70,16 @@ def box_height(box: GraphBox) -> int:
 
 def place_boxes(graph: LineageGraph) -> list[PlacedBox]:
     """Return all boxes with their places; the uppermost box begins at y = 0."""
-    columns: list[list[int]] = [
-        [] for _ in range(1 + max((box.column for box in graph.boxes), default=-1))
-    ]
+    # Step 1: the boxes of a column begin in the order of the graph, stacked from 0.
+    indices_by_column: dict[int, list[int]] = {}
     for index, box in enumerate(graph.boxes):
-        columns[box.column].append(index)
+        indices_by_column.setdefault(box.column, []).append(index)
+    columns = [indices_by_column[column] for column in sorted(indices_by_column)]
     tops = [0.0] * len(graph.boxes)
     for column in columns:
         _stack(column, graph.boxes, tops, dict.fromkeys(column, 0.0))
 
+    # Steps 2 and 3: columns alternate between their left and their right neighbours.
     lefts, rights = _neighbours(graph)
     for _ in range(_SWEEPS):
         for column in columns:
@@ -86,13 +89,13 @@ def place_boxes(graph: LineageGraph) -> list[PlacedBox]:
     for column in columns:
         _sort_and_stack(column, graph.boxes, tops, lefts)
 
+    # The drawing begins at 0, wherever the passes have moved the columns.
     highest = min(tops, default=0.0)
-    placed: list[PlacedBox] = []
+    placed_boxes: list[PlacedBox] = []
     for box, top in zip(graph.boxes, tops, strict=True):
-        placed.append(
-            PlacedBox(box, box.column * (BOX_WIDTH + COLUMN_GAP), top - highest)
-        )
-    return placed
+        x = box.column * (BOX_WIDTH + COLUMN_GAP)
+        placed_boxes.append(PlacedBox(box, x, top - highest))
+    return placed_boxes
 
 
 @final
@@ -115,10 +118,14 @@ def _neighbours(
     graph: LineageGraph,
 ) -> tuple[list[list[_Neighbour]], list[list[_Neighbour]]]:
     """Return the other ends of the arrows into each box, and of those out of it."""
+    # An arrow names lines by their keys: the box of a line, and the middle of its
+    # height.
     place_by_key: dict[str, tuple[int, float]] = {}
     for index, box in enumerate(graph.boxes):
-        for row, line in enumerate(box.lines):
-            place_by_key[line.key] = index, HEAD_HEIGHT + LINE_HEIGHT * (row + 0.5)
+        for line_index, line in enumerate(box.lines):
+            middle = HEAD_HEIGHT + LINE_HEIGHT * (line_index + 0.5)
+            place_by_key[line.key] = (index, middle)
+    # Each arrow is seen from both of its ends.
     lefts: list[list[_Neighbour]] = [[] for _ in graph.boxes]
     rights: list[list[_Neighbour]] = [[] for _ in graph.boxes]
     for origin_key, target_key in graph.arrows:
@@ -135,8 +142,9 @@ def _sort_and_stack(
     tops: list[float],
     neighbours: Sequence[Sequence[_Neighbour]],
 ) -> None:
-    """Sort the boxes of a column by the tops that make their arrows level, and stack
-    them (steps 2 and 4).
+    """Sort the boxes of a column so that their arrows are level, and stack them.
+
+    These are steps 2 and 4.
 
     Args:
         column: Indices of the boxes, which are sorted.
@@ -145,13 +153,14 @@ def _sort_and_stack(
         neighbours: Other ends of the arrows on one side of each box.
     """
     wishes: dict[int, float] = {}
+    # A box without arrows on this side wishes to stay.
     for index in column:
         ends = neighbours[index]
         wishes[index] = tops[index]
         if ends:
-            wishes[index] = sum(
-                tops[end.box] + end.offset - end.own_offset for end in ends
-            ) / len(ends)
+            level_tops = [tops[end.box] + end.offset - end.own_offset for end in ends]
+            wishes[index] = sum(level_tops) / len(ends)
+    # Equal wishes keep the order of the boxes, so that the drawing is reproducible.
     column.sort(key=lambda index: (wishes[index], index))
     _stack(column, boxes, tops, wishes)
 
@@ -162,9 +171,11 @@ def _stack(
     tops: list[float],
     wishes: Mapping[int, float],
 ) -> None:
-    """Give the boxes of a column, in their order, tops near their wishes without
-    overlaps (step 4).
+    """Give the boxes of a column, in their order, tops near their wishes (step 4).
+
+    No two boxes overlap.
     """
+    # From top to bottom: only boxes that would overlap are pushed down.
     lowest_top = float("-inf")
     distance = 0.0
     for index in column:
@@ -173,6 +184,8 @@ def _stack(
         lowest_top = tops[index] + box_height(boxes[index]) + BOX_GAP
     if not wishes:
         return
+    # All boxes were pushed in one direction. The mean of it is taken back, which leaves
+    # the sum of the distances from the wishes at zero.
     shift = distance / len(wishes)
     for index in wishes:
         tops[index] -= shift

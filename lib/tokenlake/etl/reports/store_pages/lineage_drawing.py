@@ -28,9 +28,14 @@ from tokenlake.etl.reports.store_pages.lineage_graph import (
 from tokenlake.etl.reports.store_pages.places import INDEX
 
 STYLE: Final = Path(__file__).with_name("pages.css")
+"""Style sheet of the pages of a store, in addition to that of all pages."""
+
 _SCRIPT: Final = Path(__file__).with_name("lineage.js")
+
+# Number of narrow characters for which a line of a box has room.
 _LINE_CHARACTERS: Final = 34
-"""Number of narrow characters for which a line of a box has room."""
+
+# Legend: kind of a line -> its name.
 _KIND_NAMES: Final = {
     "inputs": "input files",
     "tokens": "tokens",
@@ -43,7 +48,8 @@ _KIND_NAMES: Final = {
 
 
 def render_lineage(contents: StoreContents) -> str:
-    """Return the page."""
+    """Return the page: notes and a search field above the graph."""
+    # The trail leads back to the index.
     graph = build_graph(contents)
     trail = tag("p", tag("a", "Store", href=INDEX), " / Lineage", class_="trail")
     head: Part = tag("p", "The store has no committed versions yet.")
@@ -62,6 +68,7 @@ def render_lineage(contents: StoreContents) -> str:
 
 def _note(graph: LineageGraph) -> Html:
     """Return the sentences above the graph."""
+    # The arrows point to the results, unlike references, which point to the origins.
     sentences = [
         "Arrows lead from a version to the versions, exports and statements that were made from it."
     ]
@@ -70,10 +77,12 @@ def _note(graph: LineageGraph) -> Html:
             f"The {SHOWN_VERSIONS} newest versions of each dataset are shown, with all that they were made from; "
             f"{numbers.plural(graph.folded, 'older version')} share a line per dataset."
         )
-    kinds = {box.kind: None for box in graph.boxes}
-    legend = [
-        tag("li", tag("i", class_=f"kind-{kind}"), _KIND_NAMES[kind]) for kind in kinds
-    ]
+    # Only kinds that occur have an entry, in the order of their first boxes.
+    kinds = dict.fromkeys(box.kind for box in graph.boxes)
+    legend: list[Html] = []
+    for line_kind in kinds:
+        swatch = tag("i", class_=f"kind-{line_kind}")
+        legend.append(tag("li", swatch, _KIND_NAMES[line_kind]))
     return tag(
         "div",
         tag("p", " ".join(sentences), class_="dim"),
@@ -100,20 +109,27 @@ def _controls() -> Html:
 
 def draw(graph: LineageGraph) -> Html:
     """Return the graph as SVG. Arrows are drawn first, below the boxes."""
-    placed = place_boxes(graph)
+    placed_boxes = place_boxes(graph)
+
+    # Arrows refer to lines. They take the colour of the box from which they come, so
+    # that the arrows of a dataset can be told from those of others.
     point_by_key: dict[str, tuple[float, float]] = {}
     colour_by_key: dict[str, int] = {}
-    for index, box in enumerate(placed):
-        for row, line in enumerate(box.box.lines):
-            point_by_key[line.key] = box.x, box.line_y(row)
-            colour_by_key[line.key] = index % (COLOURS - 1)
+    for box_index, placed_box in enumerate(placed_boxes):
+        for line_index, line in enumerate(placed_box.box.lines):
+            point_by_key[line.key] = placed_box.x, placed_box.line_y(line_index)
+            colour_by_key[line.key] = box_index % (COLOURS - 1)
 
     arrows: list[Html] = []
     for origin, target in graph.arrows:
         arrows.append(_arrow(origin, target, point_by_key, colour_by_key[origin]))
-    boxes = [_box(box) for box in placed]
-    width = max((box.x for box in placed), default=0) + BOX_WIDTH
-    height = max((box.y + box.height for box in placed), default=0)
+    boxes: list[Html] = []
+    width = 0.0
+    height = 0.0
+    for placed_box in placed_boxes:
+        boxes.append(_box(placed_box))
+        width = max(width, placed_box.x + BOX_WIDTH)
+        height = max(height, placed_box.y + placed_box.height)
     # A border of two pixels, so that no line at an edge is cut.
     attributes = {"viewBox": f"-2 -2 {width + 4:.0f} {height + 4:.0f}"}
     return tag(
@@ -132,6 +148,8 @@ def _arrow(
     origin: str, target: str, points: Mapping[str, tuple[float, float]], colour: int
 ) -> Html:
     """Return a curve from the right end of a line to the left end of another one."""
+    # A Bezier curve: both of its ends are level, and it bends in the gap between the
+    # columns.
     left, start_y = points[origin]
     start_x = left + BOX_WIDTH
     end_x, end_y = points[target]
@@ -144,13 +162,14 @@ def _arrow(
 
 
 def _box(placed: PlacedBox) -> Html:
-    """Return a box; an `svg` element within the drawing cuts off texts that are too
-    long for it.
+    """Return a box: a frame, a title and its lines.
+
+    An `svg` element within the drawing cuts off texts that are too long for the box.
     """
     box = placed.box
     rows: list[Html] = []
-    for row, line in enumerate(box.lines):
-        rows.append(_line(line, HEAD_HEIGHT + LINE_HEIGHT * row))
+    for line_index, line in enumerate(box.lines):
+        rows.append(_line(line, HEAD_HEIGHT + LINE_HEIGHT * line_index))
     frame = tag(
         "rect",
         width=BOX_WIDTH,
@@ -165,14 +184,18 @@ def _box(placed: PlacedBox) -> Html:
 
 
 def _line(line: GraphLine, top: int) -> Html:
-    """Return a line of a box: a label on the left, a detail on the right, and a link
-    if it has a page.
+    """Return a line of a box: a label on the left, and a detail on the right.
+
+    It is a link if the line has a page.
     """
     middle = top + 16
+    # The full text appears at the pointer, because the label may be shortened. The
+    # search looks at it, too.
     full_text = f"{line.title} {line.label}"
     if line.detail:
         full_text += f": {line.detail}"
     label = _shortened(line.label, _LINE_CHARACTERS - _width(line.detail))
+    # The first shape is the background, which the script colours for lines that match.
     shapes = [
         tag(
             "rect",
@@ -196,26 +219,28 @@ def _line(line: GraphLine, top: int) -> Html:
 
 
 def _width(text: str) -> int:
-    """Return the width of a text in narrow characters; Chinese, Japanese and Korean
-    ones are twice as wide.
+    """Return the width of a text, in narrow characters.
+
+    Chinese, Japanese and Korean characters are twice as wide.
     """
-    wide_characters = [
-        character
-        for character in text
-        if unicodedata.east_asian_width(character) in "WF"
-    ]
-    return len(text) + len(wide_characters)
+    width = len(text)
+    for character in text:
+        # W and F: wide and full-width characters of Unicode's annex 11.
+        if unicodedata.east_asian_width(character) in "WF":
+            width += 1
+    return width
 
 
 def _shortened(text: str, most_width: int) -> str:
-    """Return a text that is at most so wide, in narrow characters; its end is replaced
-    by three points.
+    """Return a text that is at most so wide, in narrow characters.
 
+    Three points replace the end of a longer text.
     >>> _shortened("pretraining-data", 10)
     'pretrai...'
     """
     if _width(text) <= most_width:
         return text
+    # The three points take three places of the width.
     shown = text
     while shown and _width(shown) > most_width - 3:
         shown = shown[:-1]

@@ -1,7 +1,8 @@
 """The lineage of a store as boxes of lines, and arrows between lines.
 
-A line is a version, a set of input files, an export or a statement. A box holds the lines of one dataset that have the
-same column, which is the largest number of steps from the beginning of the lineage::
+A line is a version, a set of input files, an export or a statement. A box holds the
+lines of one dataset that have the same column, which is the largest number of steps
+from the beginning of the lineage::
 
     column 0           column 1             column 2
     ┌ inputs: web ─┐   ┌ web ─────────┐     ┌ pile ────────┐
@@ -35,6 +36,7 @@ from tokenlake.etl.reports.store_pages.contents import (
     VersionSummary,
 )
 from tokenlake.etl.reports.store_pages.places import dataset_place, version_page
+from tokenlake.runtime.store.ledger import Parent
 
 LineKind: TypeAlias = Literal[
     "inputs", "tokens", "rows", "mixture", "absent", "exports", "statements"
@@ -106,9 +108,11 @@ class LineageGraph:
 
 def build_graph(contents: StoreContents) -> LineageGraph:
     """Return the graph of all committed versions of a store."""
-    versions = {
-        version.name: version for version in contents.versions if version.has_page
-    }
+    # A version without a readable manifest has neither tokens nor parents to draw.
+    versions: dict[VersionName, VersionSummary] = {}
+    for version in contents.versions:
+        if version.has_page:
+            versions[version.name] = version
     shown = _shown_versions(versions)
     draft = _Draft()
 
@@ -117,59 +121,43 @@ def build_graph(contents: StoreContents) -> LineageGraph:
     folded_by_dataset: dict[str, int] = {}
     for name in sorted(versions, reverse=True):
         version = versions[name]
-        if name in shown:
+        if name not in shown:
+            key = _folded_key(name.dataset)
+            folded_count = folded_by_dataset.get(name.dataset, 0)
+            folded_by_dataset[name.dataset] = folded_count + 1
+        else:
             key = str(name)
             draft.add(_version_line(version))
             for inputs in version.inputs:
                 draft.add(_input_line(inputs))
                 draft.connect(_input_key(inputs), key)
-        else:
-            key = _folded_key(name.dataset)
-            folded_by_dataset[name.dataset] = folded_by_dataset.get(name.dataset, 0) + 1
         line_by_sha256[version.sha256] = key
-    for dataset, number in folded_by_dataset.items():
-        label = numbers.plural(number, "older version")
-        draft.add(
-            GraphLine(
-                _folded_key(dataset),
-                "rows",
-                dataset,
-                label,
-                link=dataset_place(dataset),
-            )
-        )
+    for dataset, folded_count in folded_by_dataset.items():
+        draft.add(_folded_line(dataset, folded_count))
 
-    # Parents, and lines for those that are not in the store.
+    # Parents are found by the hash of their manifests: a version of the same name in
+    # another store is not the parent. Those that are not in the store get lines, too.
     for version in versions.values():
         child = line_by_sha256[version.sha256]
         for parent in version.parents:
             origin = line_by_sha256.get(parent.sha256)
             if origin is None:
-                origin = f"{parent.dataset}@v{parent.version}"
-                draft.add(
-                    GraphLine(
-                        origin,
-                        "absent",
-                        parent.dataset,
-                        f"v{parent.version}",
-                        "not in this store",
-                    )
-                )
+                absent_line = _absent_line(parent)
+                draft.add(absent_line)
+                origin = absent_line.key
             draft.connect(origin, child)
 
     for export in contents.exports:
         _add_export(draft, export, line_by_sha256)
     for statement in contents.statements:
         _add_statement(draft, statement, line_by_sha256)
-    return LineageGraph(
-        draft.boxes(), tuple(draft.arrows), sum(folded_by_dataset.values())
-    )
+    folded_versions = sum(folded_by_dataset.values())
+    return LineageGraph(draft.boxes(), tuple(draft.arrows), folded_versions)
 
 
 def _shown_versions(versions: Mapping[VersionName, VersionSummary]) -> set[VersionName]:
-    """Return the newest versions of each dataset, and all versions that they were
-    made from.
-    """
+    """Return the newest versions of each dataset, and all that they were made from."""
+    # Step 1: the newest versions. Sorted by number within each dataset.
     pending: list[VersionName] = []
     count_by_dataset: dict[str, int] = {}
     for name in sorted(versions, reverse=True):
@@ -178,16 +166,15 @@ def _shown_versions(versions: Mapping[VersionName, VersionSummary]) -> set[Versi
         if count < SHOWN_VERSIONS:
             pending.append(name)
 
+    # Step 2: their parents, the parents of these, and so on.
     shown: set[VersionName] = set()
     while pending:
         name = pending.pop()
         if name in shown or name not in versions:
             continue
         shown.add(name)
-        pending += [
-            VersionName(parent.dataset, parent.version)
-            for parent in versions[name].parents
-        ]
+        for parent in versions[name].parents:
+            pending.append(VersionName(parent.dataset, parent.version))
     return shown
 
 
@@ -211,8 +198,9 @@ class _Draft:
         self.lines.setdefault(line.key, line)
 
     def connect(self, origin: str, target: str) -> None:
-        """Add an arrow between two lines; versions that are folded into one line
-        have none.
+        """Add an arrow between two lines.
+
+        Versions that are folded into one line have no arrow between them.
         """
         if origin != target:
             self.arrows[origin, target] = None
@@ -221,11 +209,11 @@ class _Draft:
         """Return the boxes of all lines, by column and title."""
         columns = _columns(self.lines, self.arrows)
         lines_by_box: dict[tuple[int, str, bool], list[GraphLine]] = {}
+        # A dataset and a source can have the same title: their lines stay apart.
         for key, line in self.lines.items():
             is_version = line.kind not in ("inputs", "exports", "statements")
-            lines_by_box.setdefault((columns[key], line.title, is_version), []).append(
-                line
-            )
+            box_key = (columns[key], line.title, is_version)
+            lines_by_box.setdefault(box_key, []).append(line)
         boxes: list[GraphBox] = []
         for (column, title, _), lines in sorted(lines_by_box.items()):
             boxes.append(GraphBox(lines[0].kind, title, column, tuple(lines)))
@@ -250,33 +238,33 @@ def _columns(
     for origin, target in arrows:
         origins[target].append(origin)
     columns: dict[str, int] = {}
-    for first in lines:
+    for root_key in lines:
         # Depth first, without recursion: lineage may be longer than Python's stack. A
         # line is on the path from the moment in which it is first seen until all of its
         # origins have columns.
         path: dict[str, None] = {}
-        pending = [first]
+        pending = [root_key]
         while pending:
             key = pending[-1]
             if key in columns:
                 pending.pop()
                 continue
             path[key] = None
-            unknown = [
-                origin
-                for origin in origins[key]
-                if origin not in columns and origin not in path
-            ]
-            if unknown:
-                pending += unknown
+            missing_origins: list[str] = []
+            for origin in origins[key]:
+                if origin not in columns and origin not in path:
+                    missing_origins.append(origin)
+            if missing_origins:
+                pending += missing_origins
                 continue
-            first_column = 1
+            # All origins have columns, but for those that would close a circle.
+            column = 1
             if lines[key].kind == "inputs":
-                first_column = 0
-            right_of_origins = [
-                columns[origin] + 1 for origin in origins[key] if origin in columns
-            ]
-            columns[key] = max([first_column, *right_of_origins])
+                column = 0
+            for origin in origins[key]:
+                if origin in columns:
+                    column = max(column, columns[origin] + 1)
+            columns[key] = column
             del path[key]
             pending.pop()
     return columns
@@ -286,23 +274,46 @@ def _folded_key(dataset: str) -> str:
     return f"{dataset}@older"
 
 
+def _folded_line(dataset: str, versions: int) -> GraphLine:
+    """Return the line of all older versions of a dataset, which links to the index."""
+    return GraphLine(
+        key=_folded_key(dataset),
+        kind="rows",
+        title=dataset,
+        label=numbers.plural(versions, "older version"),
+        link=dataset_place(dataset),
+    )
+
+
+def _absent_line(parent: Parent) -> GraphLine:
+    """Return the line of a parent that is not in the store."""
+    return GraphLine(
+        key=f"{parent.dataset}@v{parent.version}",
+        kind="absent",
+        title=parent.dataset,
+        label=f"v{parent.version}",
+        detail="not in this store",
+    )
+
+
 def _input_key(inputs: InputSet) -> str:
     return f"input:{inputs.source}:{inputs.digest}"
 
 
 def _input_line(inputs: InputSet) -> GraphLine:
-    label = numbers.plural(inputs.files, "file")
+    """Return the line of a set of input files: their number and size."""
     return GraphLine(
-        _input_key(inputs),
-        "inputs",
-        f"input files: {inputs.source}",
-        label,
-        numbers.size(inputs.bytes),
+        key=_input_key(inputs),
+        kind="inputs",
+        title=f"input files: {inputs.source}",
+        label=numbers.plural(inputs.files, "file"),
+        detail=numbers.size(inputs.bytes),
     )
 
 
 def _version_line(version: VersionSummary) -> GraphLine:
     """Return the line of a version: number and tags, and the number of its tokens."""
+    # Only versions with pages have lines, and a page needs a manifest.
     assert version.totals is not None
     kind: LineKind = "rows"
     if version.kind in ("mixture", "tokens"):
@@ -312,12 +323,12 @@ def _version_line(version: VersionSummary) -> GraphLine:
         label += f" {', '.join(version.tags)}"
     detail = f"{numbers.short(version.totals.tokens)} tokens"
     return GraphLine(
-        str(version.name),
-        kind,
-        version.name.dataset,
-        label,
-        detail,
-        version_page(version.name),
+        key=str(version.name),
+        kind=kind,
+        title=version.name.dataset,
+        label=label,
+        detail=detail,
+        link=version_page(version.name),
     )
 
 
@@ -343,6 +354,7 @@ def _add_statement(
 ) -> None:
     """Add a statement, with an arrow from each version that it names."""
     key = f"statement:{statement.place}"
+    # The second number is the step after the last one.
     first_step, end_step = statement.steps
     detail = f"steps {numbers.count(first_step)}-{numbers.count(end_step - 1)}"
     label = statement.place.rpartition("/")[2]

@@ -11,6 +11,7 @@ from typing import Final
 
 from tokenlake.etl.reports.store_pages.contents import VersionName
 
+# Pages in the folder of the index, and the folder of all other pages.
 INDEX: Final = "index.html"
 LINEAGE: Final = "lineage.html"
 DATASETS: Final = "datasets"
@@ -25,9 +26,7 @@ def version_page(name: VersionName) -> str:
 
 
 def rows_page(name: VersionName) -> str:
-    """Return the path of a version's browser of rows:
-    ``datasets/code/v3-rows.html``.
-    """
+    """Return the path of a version's rows: ``datasets/code/v3-rows.html``."""
     return f"{DATASETS}/{name.dataset}/v{name.version}-rows.html"
 
 
@@ -42,7 +41,8 @@ def dataset_place(dataset: str) -> str:
 
 
 def dataset_id(dataset: str) -> str:
-    """Return the id of a dataset's element in the index; no section of the page has
-    such an id.
+    """Return the id of a dataset's element in the index.
+
+    The prefix keeps it apart from the ids of the page's sections.
     """
     return f"dataset-{dataset}"

@@ -1,5 +1,7 @@
-"""The browser of a version's rows: a page that holds a sample of decoded rows, which
-its script lists and searches.
+"""The browser of a version's rows: a page with a sample of decoded rows.
+
+The page's script lists the rows and searches them. All of them are in the page, because
+a page that is opened as a file may not fetch others.
 """
 
 from __future__ import annotations
@@ -76,12 +78,16 @@ def render_rows(
         total_rows: Number of rows of the version.
         problem: Sentence that says why there are no rows. Default: none.
     """
+    # The trail leads to the index and to the report of the version.
     store_link = tag("a", "Store", href=f"{ABOVE_VERSION}{INDEX}")
     version_link = tag("a", str(name), href=f"{ABOVE_VERSION}{version_page(name)}")
     trail = tag("p", store_link, " / ", version_link, " / Rows", class_="trail")
+    # Without rows there is nothing for the script to do, and the page has none.
     if problem or not rows:
-        text = problem or "The version has no rows."
-        return page(f"Rows of {name}", "", tag("p", text), [], trail=trail, style=STYLE)
+        explanation = problem or "The version has no rows."
+        return page(
+            f"Rows of {name}", "", tag("p", explanation), [], trail=trail, style=STYLE
+        )
     data = {"rows": [asdict(row) for row in rows]}
     subtitle = f"{numbers.plural(len(rows), 'row')} of {numbers.count(total_rows)}, at even distances"
     script = PageScript(_SCRIPT, data)
@@ -98,8 +104,14 @@ def render_rows(
 
 def _browser(name: VersionName, rows: Sequence[DecodedRow]) -> Html:
     """Return the controls and the empty parts that the script fills."""
-    splits = list(dict.fromkeys(row.split for row in rows))
-    sources = sorted({document.source for row in rows for document in row.documents})
+    splits: dict[str, None] = {}
+    documents: list[DecodedDocument] = []
+    for row in rows:
+        splits[row.split] = None
+        documents += row.documents
+    sources = {document.source for document in documents}
+
+    # The controls: a search field, and menus where there is a choice.
     field = tag(
         "input",
         type="search",
@@ -107,15 +119,11 @@ def _browser(name: VersionName, rows: Sequence[DecodedRow]) -> Html:
         placeholder="Text, file, position, or field:value",
     )
     controls: list[Part] = [tag("label", "Search ", field)]
-    controls += [" ", _choice("split", splits), " ", _choice("source", sources)]
-    has_marks = any(
-        mark is not None
-        for row in rows
-        for document in row.documents
-        for _, mark in document.runs
-    )
+    controls += [" ", _choice("split", list(splits))]
+    controls += [" ", _choice("source", sorted(sources))]
+    # The legend explains the marks of tokens; without a loss mask there are none.
     legend: Part = ""
-    if has_marks:
+    if any(_has_marks(document) for document in documents):
         counts = tag("span", "count toward the loss", class_="on")
         legend = tag(
             "p",
@@ -124,38 +132,41 @@ def _browser(name: VersionName, rows: Sequence[DecodedRow]) -> Html:
             "; the others do not.",
             class_="dim",
         )
+    # Explanations, also for a browser without scripts; then the list of rows on the left,
+    # and the chosen row beside it.
     help_text = (
         "All words must occur in a row: in its text, its files and positions, or its kept fields. "
         "row:12, file:a.jsonl, source:web and the name of a kept field look there only."
     )
     without_scripts = f"The browser of rows needs scripts. `tokenlake peek {name}` shows rows in a terminal."
+    list_pane = tag(
+        "div",
+        tag("p", id="count", class_="dim"),
+        tag("div", id="list"),
+        class_="side",
+    )
+    row_pane = tag("div", id="row", aria_live="polite")
     return together(
         [
             tag("noscript", tag("p", without_scripts)),
             tag("p", *controls, class_="script controls"),
             tag("p", help_text, class_="dim script"),
             legend,
-            tag(
-                "div",
-                tag(
-                    "div",
-                    tag("p", id="count", class_="dim"),
-                    tag("div", id="list"),
-                    class_="side",
-                ),
-                tag("div", id="row", aria_live="polite"),
-                class_="browser",
-            ),
+            tag("div", list_pane, row_pane, class_="browser"),
         ]
     )
 
 
+def _has_marks(document: DecodedDocument) -> bool:
+    """Return True if a loss mask marks the tokens of a document."""
+    return any(mark is not None for _, mark in document.runs)
+
+
 def _choice(name: str, values: Sequence[str]) -> Part:
-    """Return a menu of values with an entry for all of them; nothing if there is no
-    choice.
-    """
+    """Return a menu of values with an entry for all; nothing if there is no choice."""
     if len(values) < 2:
         return ""
     options = [tag("option", f"all {name}s", value="")]
-    options += [tag("option", value, value=value) for value in values]
+    for value in values:
+        options.append(tag("option", value, value=value))
     return tag("select", *options, id=name, aria_label=name)

@@ -1,6 +1,4 @@
-"""The first page of a store: its datasets and their versions, and builds that need
-attention.
-"""
+"""The first page of a store: datasets, versions, and builds that need attention."""
 
 from __future__ import annotations
 
@@ -39,6 +37,8 @@ def render_index(contents: StoreContents, written: float, produced_by: str) -> s
         written: Time of writing, in seconds since the epoch.
         produced_by: Name and version of the program.
     """
+    # A damaged version with a readable manifest is in both lists: it has a page, and it
+    # needs attention.
     finished: dict[str, list[VersionSummary]] = {}
     attention: list[VersionSummary] = []
     for version in contents.versions:
@@ -47,8 +47,10 @@ def render_index(contents: StoreContents, written: float, produced_by: str) -> s
         if version.state != "committed":
             attention.append(version)
 
+    # A section without content is left out.
     parts: list[Part] = [_tiles(contents, finished, attention)]
-    parts += [tag("p", problem, class_="problem") for problem in contents.problems]
+    for problem in contents.problems:
+        parts.append(tag("p", problem, class_="problem"))
     sections: list[tuple[str, Html]] = []
     if attention:
         sections.append(("Builds and damage", _attention_list(attention)))
@@ -86,23 +88,29 @@ def _tiles(
     attention: Sequence[VersionSummary],
 ) -> Html:
     """Return the main figures of the store, large and side by side."""
-    committed = [version for versions in finished.values() for version in versions]
-    stored_bytes = sum(
-        version.totals.bytes for version in committed if version.totals is not None
-    )
-    unfinished = len([version for version in attention if version.is_unfinished])
+    stored_bytes = 0
+    committed_versions = 0
+    for versions in finished.values():
+        committed_versions += len(versions)
+        for version in versions:
+            if version.totals is not None:
+                stored_bytes += version.totals.bytes
+    # All versions that need attention are unfinished or damaged.
+    unfinished = 0
+    for version in attention:
+        if version.is_unfinished:
+            unfinished += 1
     damaged = len(attention) - unfinished
     figures = {
         "datasets": numbers.count(len(finished)),
-        "committed versions": numbers.count(len(committed)),
+        "committed versions": numbers.count(committed_versions),
         "data files": numbers.size(stored_bytes),
         "unfinished builds": numbers.count(unfinished),
         "damaged versions": numbers.count(damaged),
     }
-    boxes = [
-        tag("div", tag("b", value), tag("span", name, class_="dim"))
-        for name, value in figures.items()
-    ]
+    boxes: list[Html] = []
+    for name, value in figures.items():
+        boxes.append(tag("div", tag("b", value), tag("span", name, class_="dim")))
     return tag("div", *boxes, class_="tiles")
 
 
@@ -110,23 +118,22 @@ def _tiles(
 
 
 def _attention_list(versions: Sequence[VersionSummary]) -> Html:
-    """Return all builds that are not committed, and all versions with damage, each
-    with its error below it.
-    """
+    """Return all unfinished builds and damaged versions, each with its error."""
     note = tag(
         "p",
         "To resume a build, run its configuration again. ",
         tag("code", "tokenlake verify NAME"),
-        " lists all damage of a version.",
+        " lists all damage of a version, and ",
+        tag("code", "tokenlake repair NAME"),
+        " repairs it.",
         class_="dim",
     )
     return together([note, *[_attention_entry(version) for version in versions]])
 
 
 def _attention_entry(version: VersionSummary) -> Html:
-    """Return a build or a damaged version: its name, state and last change, and its
-    error.
-    """
+    """Return a build or a damaged version: name, state, last change and error."""
+    # A committed version is not built in units any more.
     facts: list[str] = []
     if version.is_unfinished:
         facts.append(f"{numbers.plural(version.units, 'unit')} done")
@@ -168,6 +175,7 @@ def _datasets(finished: Mapping[str, Sequence[VersionSummary]]) -> Html:
             tag("code", "tokenlake run CONFIG"),
             " builds one.",
         )
+    # The search field needs the script; a browser without one does not show it.
     field = tag(
         "input", type="search", id="search", placeholder="Name, tag, kind or parent"
     )
@@ -210,7 +218,9 @@ _VERSION_COLUMNS: Final = (
 
 def _version_table(versions: Sequence[VersionSummary]) -> Html:
     """Return a table of versions with links to their pages."""
-    heads = [tag("th", heading, class_=side) for heading, side in _VERSION_COLUMNS]
+    heads: list[Html] = []
+    for heading, side in _VERSION_COLUMNS:
+        heads.append(tag("th", heading, class_=side))
     rows = [_version_row(version) for version in versions]
     table = tag("table", tag("thead", tag("tr", *heads)), tag("tbody", *rows))
     return tag("div", table, class_="wide")
@@ -218,28 +228,30 @@ def _version_table(versions: Sequence[VersionSummary]) -> Html:
 
 def _version_row(version: VersionSummary) -> Html:
     """Return the row of a version; the script searches its text."""
-    assert version.totals is not None
+    assert version.totals is not None  # only versions with pages are in the table
     totals = version.totals
-    name: list[Part] = [
+    name_parts: list[Part] = [
         tag("a", f"v{version.name.version}", href=version_page(version.name))
     ]
+    # Tags are small labels behind the number, and so is a state that is not the usual
+    # one.
     for tag_name in version.tags:
-        name += [" ", tag("span", tag_name, class_="state")]
+        name_parts += [" ", tag("span", tag_name, class_="state")]
     if version.state != "committed":
-        name += [" ", _state(version.state)]
-    origin = ", ".join(
-        f"{parent.dataset}@v{parent.version}" for parent in version.parents
-    )
+        name_parts += [" ", _state(version.state)]
+    # A version was made either from parents or from input files.
+    parents = [f"{parent.dataset}@v{parent.version}" for parent in version.parents]
+    origin = ", ".join(parents)
     if version.inputs:
-        files = sum(inputs.files for inputs in version.inputs)
-        origin = numbers.plural(files, "input file")
+        file_count = sum(inputs.files for inputs in version.inputs)
+        origin = numbers.plural(file_count, "input file")
     links = [
         tag("a", "browse rows", href=rows_page(version.name)),
         " ",
         tag("a", "lineage", href=lineage_place(version.name)),
     ]
     cells = [
-        tag("td", *name),
+        tag("td", *name_parts),
         tag("td", version.kind, class_="fixed"),
         tag("td", numbers.count(totals.tokens), class_="right"),
         tag("td", numbers.count(totals.rows), class_="right"),
@@ -250,6 +262,7 @@ def _version_row(version: VersionSummary) -> Html:
         tag("td", origin, class_="origin"),
         tag("td", *links, class_="fixed"),
     ]
+    # The script compares searched words with this text, in lower case.
     searched = " ".join([str(version.name), version.kind, *version.tags, origin])
     return tag("tr", *cells, class_="version", data_text=searched.lower())
 
@@ -258,13 +271,12 @@ def _version_row(version: VersionSummary) -> Html:
 
 
 def _derived(contents: StoreContents) -> Html:
-    """Return the exports and the statements with the versions that they were made
-    from.
-    """
+    """Return exports and statements with the versions that they were made from."""
     name_by_sha256: dict[str, VersionName] = {}
     for version in contents.versions:
         if version.has_page:
             name_by_sha256[version.sha256] = version.name
+    # The steps of a statement end before the second number.
     rows: list[Html] = []
     for export in contents.exports:
         files = numbers.plural(export.files, "file")
@@ -294,8 +306,9 @@ def _derived_row(
     details: str,
     name_by_sha256: Mapping[str, VersionName],
 ) -> Html:
-    """Return the row of an export or a statement; versions of other stores are named
-    by their hashes.
+    """Return the row of an export or a statement.
+
+    Versions of other stores are named by their hashes.
     """
     origins: list[Part] = []
     for sha256 in sha256s:

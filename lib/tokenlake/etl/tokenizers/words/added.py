@@ -22,7 +22,9 @@ import numpy as np
 from tokenlake.base.arrays import Bools, Int32, Int64, UInt8, offsets_of
 from tokenlake.etl.tokenizers.files import TokenizerFiles
 
-_FLAGS: Final = ("single_word", "lstrip", "rstrip")
+# Rules of an added token about the text around it.
+_RULES: Final = ("single_word", "lstrip", "rstrip")
+# Number of tokens that a batch has room for at first; it doubles when there are more.
 _FIRST_ROOM: Final = 1024
 
 
@@ -49,44 +51,46 @@ class AddedTokens:
     """The searches for the added tokens of a tokenizer.
 
     Args:
-        loops: From :func:`tokenlake.etl.tokenizers.words.native.loops`.
-        files: The tokenizer.
+        loops: Compiled loops, see :func:`tokenlake.etl.tokenizers.words.native.loops`.
+        files: Tokenizer.
         literal: Whether special tokens are plain text.
     """
 
     def __init__(self, loops: Any, files: TokenizerFiles, *, literal: bool) -> None:
         self._searches: list[_TokenSearch] = []
+        # Tokens that are not normalized are searched first, as `tokenizers` does.
         for is_normalized in (False, True):
-            tokens = [
-                token
-                for token in files.added_tokens
-                if bool(token.get("normalized")) == is_normalized
-            ]
+            tokens: list[dict[str, Any]] = []
+            for token in files.added_tokens:
+                if bool(token.get("normalized")) == is_normalized:
+                    tokens.append(token)
             search = _TokenSearch(loops, files, tokens, literal=literal)
             if search.finds_any:
                 self._searches.append(search)
 
     def find(self, data: UInt8, offsets: Int64) -> tuple[Parts, Int64]:
-        """Return the parts of texts, and the texts that hold a token with a rule of its
-        own.
+        """Return the parts of texts between added tokens.
 
         Args:
-            data: The texts.
-            offsets: int64[n + 1], where they lie.
+            data: uint8, the texts.
+            offsets: int64[n + 1], byte offsets of the texts.
 
         Returns:
             The parts; and int64[k], ascending, the texts with a token that strips white
-            space or must be a word.
+            space or must be a word. Their parts are not exact.
         """
-        count = len(offsets) - 1
-        # Copies, so that each compiled loop has one form.
+        # At first each text is one part. Copies, so that each compiled loop has one
+        # form.
+        text_count = len(offsets) - 1
         parts = Parts(
             begins=offsets[:-1].copy(),
             stops=offsets[1:].copy(),
-            after=np.full(count, -1, np.int32),
-            first=np.arange(count + 1),
+            after=np.full(text_count, -1, np.int32),
+            first=np.arange(text_count + 1),
         )
-        ruled = np.empty(0, np.int64)
+        ruled_texts = np.empty(0, np.int64)
+
+        # Each search cuts the parts that the one before has left.
         for search in self._searches:
             places, within, tokens = search.find(data, parts)
             if not len(places):
@@ -94,32 +98,35 @@ class AddedTokens:
             has_rule = search.has_rule[tokens]
             if has_rule.any():
                 texts = np.searchsorted(parts.first, within[has_rule], "right") - 1
-                ruled = np.union1d(ruled, texts)
+                ruled_texts = np.union1d(ruled_texts, texts)
             parts = _cut(
                 parts, places, within, search.sizes[tokens], search.ids[tokens]
             )
-        return parts, ruled
+        return parts, ruled_texts
 
 
 def _cut(parts: Parts, places: Int64, within: Int64, sizes: Int64, ids: Int32) -> Parts:
     """Cut parts at tokens.
 
     Args:
-        parts: The parts.
-        places: int64[k], where each token begins, ascending.
-        within: int64[k], the part that holds it.
+        parts: Parts that hold the tokens.
+        places: int64[k], byte offset of each token, ascending.
+        within: int64[k], number of the part that holds it.
         sizes: int64[k], its size in bytes.
         ids: int32[k], its id.
     """
-    # A part with k tokens becomes k + 1 parts. Both borders ascend, so sorting pairs
-    # them.
+    # 1. A part with k tokens becomes k + 1 parts. Both borders ascend, so sorting pairs
+    #    them.
     begins = np.sort(np.concatenate([parts.begins, places + sizes]))
     stops = np.sort(np.concatenate([parts.stops, places]))
+
+    # 2. A token follows the part before it; the last part of the k + 1 is followed as
+    #    the whole was.
     tokens_before = np.searchsorted(within, np.arange(len(parts.begins) + 1))
-    after = np.empty(len(begins), np.int32)
-    after[within + np.arange(len(places))] = ids
-    after[np.arange(len(parts.begins)) + tokens_before[1:]] = parts.after
-    return Parts(begins, stops, after, parts.first + tokens_before[parts.first])
+    ids_after = np.empty(len(begins), np.int32)
+    ids_after[within + np.arange(len(places))] = ids
+    ids_after[np.arange(len(parts.begins)) + tokens_before[1:]] = parts.after
+    return Parts(begins, stops, ids_after, parts.first + tokens_before[parts.first])
 
 
 @final
@@ -128,7 +135,7 @@ class _TokenSearch:
 
     Attributes:
         finds_any: Whether a token can be found.
-        ids, sizes: int32[k] and int64[k], of the tokens.
+        ids, sizes: int32[k] and int64[k], id and size in bytes of each token.
         has_rule: bool[k], whether a token strips white space or must be a word by
             itself.
     """
@@ -142,31 +149,41 @@ class _TokenSearch:
         literal: bool,
     ) -> None:
         self._loops = loops
-        spelled = [token["content"].encode() for token in tokens]
-        skipped = [literal and bool(token.get("special")) for token in tokens]
-        self.finds_any = not all(skipped)
-        self.ids = np.array(
-            [files.token_id(token["content"]) for token in tokens], np.int32
-        )
-        self.sizes: Int64 = np.array([len(token) for token in spelled], np.int64)
+        # 1. The tokens.
+        contents: list[bytes] = []
+        token_ids: list[int | None] = []
+        self.sizes: Int64 = np.empty(len(tokens), np.int64)
         self.has_rule: Bools = np.zeros(len(tokens), np.bool_)
+        self._skipped = np.zeros(len(tokens), np.uint8)
+        self._first_bytes: UInt8 = np.zeros(256, np.uint8)
         for number, token in enumerate(tokens):
-            self.has_rule[number] = any(token.get(flag) for flag in _FLAGS)
-        self._skipped = np.array(skipped, np.uint8)
-        self._firsts: UInt8 = np.zeros(256, np.uint8)
-        self._firsts[[token[0] for token in spelled]] = 1
-        # The tree of the tokens' bytes.
-        edges = offsets_of([len(token) for token in spelled])
-        size = int(edges[-1])
-        self._branches = np.zeros((1 << (2 * size + 2).bit_length(), 2), np.uint64)
-        self._leaves = np.full(size + 1, -1, np.int32)
-        data = np.frombuffer(bytearray(b"".join(spelled)), np.uint8)
-        loops.add_pieces(self._branches, data, edges, self._leaves)
+            content: bytes = token["content"].encode()
+            contents.append(content)
+            token_ids.append(files.token_id(token["content"]))
+            self.sizes[number] = len(content)
+            self.has_rule[number] = any(token.get(rule) for rule in _RULES)
+            self._skipped[number] = literal and bool(token.get("special"))
+            self._first_bytes[content[0]] = 1
+        self.ids: Int32 = np.array(token_ids, np.int32)
+        self.finds_any = not self._skipped.all()
+
+        # 2. The tree of their bytes.
+        edges = offsets_of(self.sizes.tolist())
+        total_size = int(edges[-1])
+        self._branches = np.zeros(
+            (1 << (2 * total_size + 2).bit_length(), 2), np.uint64
+        )
+        self._leaves = np.full(total_size + 1, -1, np.int32)
+        token_bytes = np.frombuffer(bytearray(b"".join(contents)), np.uint8)
+        loops.add_pieces(self._branches, token_bytes, edges, self._leaves)
         self._room = _FIRST_ROOM
 
     def find(self, data: UInt8, parts: Parts) -> tuple[Int64, Int64, Int64]:
-        """Return where tokens begin, the part that holds each, and its number:
-        int64[k] each.
+        """Return the tokens in parts of texts: int64[k] each.
+
+        Returns:
+            Byte offset of each token, ascending; number of the part that holds it; and
+            its number among the tokens.
         """
         while True:
             places, within, tokens = np.empty((3, self._room), np.int64)
@@ -174,7 +191,7 @@ class _TokenSearch:
                 data,
                 parts.begins,
                 parts.stops,
-                self._firsts,
+                self._first_bytes,
                 self._branches,
                 self._leaves,
                 self._skipped,

@@ -57,9 +57,12 @@ STOP: Final = 4
 STATE_SHIFT: Final = 3
 BEGIN: Final = 0
 UNMATCHED: Final = 1
+# An entry has 16 bits, three of them flags, which leaves 8,192 states. The limit also
+# bounds the time to compile, which takes a step per state and symbol.
 _MOST_STATES: Final = 2000
 _MOST_NODES: Final = 2000
 _ASCII: Final = 128
+# Target of a transition after which no match is possible.
 _DEAD: Final = -1
 
 UInt16 = npt.NDArray[np.uint16]
@@ -107,9 +110,12 @@ class Splitter:
 
 
 def classes_of(tree: Node) -> list[str]:
-    """Return the sources of the character classes in a tree, each once, in order of
-    appearance.
+    """Return the sources of the character classes in a tree.
+
+    Each is listed once, in order of appearance.
     """
+    # A dict keeps the order; the parts of a node are pushed in reverse, because the
+    # last one is taken first.
     sources: dict[str, None] = {}
     pending = [tree]
     while pending:
@@ -176,20 +182,19 @@ class _Graph:
     def __init__(self, sources: Sequence[str], members: Bools) -> None:
         self.nodes: list[_GraphNode] = []
         self.size = len(members) + 1
-        self._loops = 0  # repetitions without limit that are being added
+        # Number of unlimited repetitions whose part is being added.
+        self._loops = 0
         self._accepts: dict[str, Bools] = {}
-        for number, source in enumerate(sources):
+        for class_number, source in enumerate(sources):
             # The end of the text is no member of any class.
-            self._accepts[source] = np.append(members[:, number], False)
+            self._accepts[source] = np.append(members[:, class_number], False)
 
     def add_match(self) -> int:
         """Add the node at which a match is complete."""
         return self._append(_GraphNode())
 
     def add(self, tree: Node, following: int) -> int:
-        """Add the nodes of a tree that goes on at another node; return the first of
-        them.
-        """
+        """Add the nodes of a tree in front of a node, and return the first of them."""
         if isinstance(tree, CharacterClass):
             return self._append(
                 _GraphNode(accepts=self._accepts[tree.source], following=following)
@@ -206,6 +211,7 @@ class _Graph:
             return self._append(_GraphNode(branches=tuple(branches)))
         if isinstance(tree, Repeat):
             return self._add_repeat(tree, following)
+        # A concatenation is added from its end: each part leads to the one after it.
         for part in reversed(tree.parts):
             following = self.add(part, following)
         return following
@@ -217,7 +223,9 @@ class _Graph:
             self._require_no_giving_back(tree, following)
         first = following
         if tree.most is None:
-            # A fork that leads into the part, which leads back to the fork.
+            # 1a. No limit: a fork that leads into the part, which leads back to it. The
+            #     fork needs the number of its part, and the part that of the fork. So
+            #     the fork is filled in last.
             fork = self._append(_GraphNode())
             self._loops += 1
             part = self.add(tree.part, fork)
@@ -227,11 +235,13 @@ class _Graph:
             )
             first = fork
         else:
+            # 1b. A limit: one fork for each repetition that may be left out.
             for _ in range(tree.most - tree.least):
                 part = self.add(tree.part, first)
                 first = self._append(
                     _GraphNode(branches=_by_preference(tree, part, following))
                 )
+        # 2. The repetitions that are required stand in front.
         for _ in range(tree.least):
             first = self.add(tree.part, first)
         return first
@@ -239,14 +249,15 @@ class _Graph:
     def _require_no_giving_back(self, tree: Repeat, following: int) -> None:
         """Check that a possessive repetition matches like a greedy one.
 
-        That is so where nothing that follows can begin with a character which the
-        repetition would give back, or where the rest can match whatever follows the
-        longest repetition.
+        Both match the same if giving a character back never leads to a match: no symbol
+        that can come next belongs to the repeated class. They also do if the match is
+        reached at once, because then nothing is given back.
         """
         if not isinstance(tree.part, CharacterClass) or self._loops:
             raise UnsupportedError(
                 "an expression repeats a group possessively, or possessively inside a repetition"
             )
+        # What comes after the repetition is known only when its loops are complete.
         begins, can_match_at_once = self._beginnings(following)
         overlaps = bool(np.any(begins & self._accepts[tree.part.source]))
         if overlaps and not can_match_at_once:
@@ -255,29 +266,41 @@ class _Graph:
             )
 
     def _beginnings(self, first: int) -> tuple[Bools, bool]:
-        """Return the symbols that can be read from a node, and whether the match is
-        reached without any condition.
+        """Return the symbols that can come next, and whether it can match at once.
+
+        Args:
+            first: Number of the node.
+
+        Returns:
+            bool[symbols + 1], symbols that are read next, or that a condition before
+            the match accepts; and whether a match is reached without reading a symbol.
+            The second is False if there is any condition on the way.
         """
         begins = np.zeros(self.size, np.bool_)
         can_match_at_once = False
+        has_condition = False
         pending = [first]
-        seen: set[int] = set()
+        visited: set[int] = set()
         while pending:
             number = pending.pop()
-            if number in seen:
+            if number in visited:
                 continue
-            seen.add(number)
+            visited.add(number)
             node = self.nodes[number]
-            if node.is_condition:
-                # With the condition left out, more is taken to be possible than is.
-                pending.append(node.following)
-            elif node.accepts is not None:
-                begins |= node.accepts
-            elif node.branches:
+            if node.branches:
                 pending.extend(node.branches)
-            else:
+            elif node.accepts is None:
                 can_match_at_once = True
-        has_condition = any(self.nodes[number].is_condition for number in seen)
+            elif not node.is_condition:
+                begins |= node.accepts
+            else:
+                # A symbol passes if the condition accepts it and the nodes after it do.
+                # Before the match they accept every symbol.
+                has_condition = True
+                next_begins, can_match_next = self._beginnings(node.following)
+                if can_match_next:
+                    next_begins = np.ones(self.size, np.bool_)
+                begins |= next_begins & node.accepts
         return begins, can_match_at_once and not has_condition
 
     def _append(self, node: _GraphNode) -> int:
@@ -288,7 +311,10 @@ class _Graph:
 
 
 def _by_preference(tree: Repeat, part: int, following: int) -> tuple[int, ...]:
-    return (following, part) if tree.is_lazy else (part, following)
+    """Return the branches of a repetition's fork in the order of its preference."""
+    if tree.is_lazy:
+        return (following, part)
+    return (part, following)
 
 
 def _can_be_empty(tree: Node) -> bool:
@@ -300,8 +326,8 @@ def _can_be_empty(tree: Node) -> bool:
     if isinstance(tree, Repeat):
         return tree.least == 0 or _can_be_empty(tree.part)
     if isinstance(tree, Alternatives):
-        return any(map(_can_be_empty, tree.branches))
-    return all(map(_can_be_empty, tree.parts))
+        return any(_can_be_empty(branch) for branch in tree.branches)
+    return all(_can_be_empty(part) for part in tree.parts)
 
 
 @final
@@ -327,9 +353,10 @@ class _States:
     targets: list[list[int]] = field(default_factory=list[list[int]])
 
     def __post_init__(self) -> None:
+        # Discover all states from the first one: the list grows while it is read.
         states: list[State] = [(self.first,)]
         self.numbers[states[0]] = 0
-        for state in states:  # grows while it is read
+        for state in states:
             if len(states) > _MOST_STATES:
                 raise UnsupportedError(
                     f"an expression needs more than {_MOST_STATES} states"
@@ -348,19 +375,23 @@ class _States:
                 targets.append(self.numbers[target])
             self.ends.append(ends)
             self.targets.append(targets)
+        # A match of the empty text would end where it begins, and the search would not
+        # go on.
         if any(self.ends[0]):
             raise UnsupportedError("an expression matches the empty text")
 
     def _step(self, state: State, symbol: int) -> tuple[bool, State]:
         """Return whether a match ends before a symbol, and the state after it."""
+        # A depth-first walk in order of preference through the nodes that read nothing.
+        # The first visit of a node is the preferred one, so later ones are dropped.
         reached: dict[int, None] = {}
-        seen: set[int] = set()
+        visited: set[int] = set()
         pending = list(reversed(state))
         while pending:
             number = pending.pop()
-            if number in seen:
+            if number in visited:
                 continue
-            seen.add(number)
+            visited.add(number)
             node = self.graph.nodes[number]
             if node.accepts is None and not node.branches:
                 # A match: what comes later in the list is only tried if this fails,
@@ -377,27 +408,36 @@ class _States:
         return False, tuple(reached)
 
     def tables(self, symbol_of: UInt8) -> Splitter:
-        """Return the tables; state n of the automaton becomes n + 2, state 0 also
-        :data:`BEGIN`.
+        """Return the tables of the automaton.
+
+        State n of the automaton becomes n + 2. State 0 also becomes :data:`BEGIN`.
         """
         count = len(self.targets)
         symbols = self.graph.size - 1
         by_symbol = np.zeros((count + 2, symbols), np.uint16)
         at_end = np.zeros(count + 2, np.uint8)
+        # A match is certain in a state in which any next symbol, and the end, ends one.
         is_guaranteed = [all(ends) for ends in self.ends]
         covers_all = True
         for symbol in range(symbols):
-            first = self.targets[0][symbol]
-            fresh = UNMATCHED if first == _DEAD else first + 2
-            by_symbol[BEGIN, symbol] = fresh << STATE_SHIFT
-            if first == _DEAD:
+            # 1. A new piece begins with this symbol. It is part of a match, or of the
+            #    text that no match can begin in.
+            first_target = self.targets[0][symbol]
+            next_state = UNMATCHED if first_target == _DEAD else first_target + 2
+            by_symbol[BEGIN, symbol] = next_state << STATE_SHIFT
+
+            # 2. The symbol follows text outside of matches. If a match that begins here
+            #    is certain, the piece is cut; else the caller searches for its end.
+            if first_target == _DEAD:
                 by_symbol[UNMATCHED, symbol] = UNMATCHED << STATE_SHIFT
                 covers_all = False
-            elif is_guaranteed[first]:
-                by_symbol[UNMATCHED, symbol] = fresh << STATE_SHIFT | CUT
+            elif is_guaranteed[first_target]:
+                by_symbol[UNMATCHED, symbol] = next_state << STATE_SHIFT | CUT
             else:
                 by_symbol[UNMATCHED, symbol] = STOP
                 covers_all = False
+
+            # 3. The symbol follows inside a match.
             for state in range(count):
                 is_end = self.ends[state][symbol]
                 target = self.targets[state][symbol]
@@ -406,41 +446,46 @@ class _States:
                     if is_end:
                         entry |= MATCH
                 elif is_end:
-                    entry = fresh << STATE_SHIFT | CUT
+                    entry = next_state << STATE_SHIFT | CUT
                 else:
                     entry = STOP
                 by_symbol[state + 2, symbol] = entry
+        # The end of the text is the last symbol.
         for state in range(count):
             at_end[state + 2] = self.ends[state][symbols]
+        # ASCII has a table of its own, which saves the lookup of the symbol.
         by_byte = by_symbol[:, symbol_of[:_ASCII]]
+        is_quiet = by_symbol[UNMATCHED] == UNMATCHED << STATE_SHIFT
         return Splitter(
             by_byte=np.ascontiguousarray(by_byte).reshape(-1),
             by_symbol=by_symbol.reshape(-1),
             symbol_of=symbol_of,
             symbols=symbols,
             at_end=at_end,
-            quiet=_quiet_bytes(
-                by_symbol[UNMATCHED] == UNMATCHED << STATE_SHIFT, symbol_of
-            ),
+            quiet=_quiet_bytes(is_quiet, symbol_of),
             covers_all=covers_all,
         )
 
 
 def _quiet_bytes(is_quiet: Bools, symbol_of: UInt8) -> UInt8:
-    """Return the bytes that only characters outside of matches have in UTF-8:
-    uint8[256].
+    """Return the bytes that only characters outside of matches have in UTF-8.
 
     Args:
         is_quiet: bool[symbols], whether text outside of matches goes on at a symbol.
         symbol_of: uint8[0x110000], the symbol of each code point.
+
+    Returns:
+        uint8[256], 1 for such a byte.
     """
     quiet = np.zeros(256, np.uint8)
     quiet[:_ASCII] = is_quiet[symbol_of[:_ASCII]]
-    # Bytes that go on with a character are reached only behind a quiet first byte.
+    # Bytes that go on with a character are reached only after a quiet lead byte.
     quiet[0x80:0xC0] = 1
-    # (first byte, bits of the code point below it)
-    for first, count, shift in ((0xC0, 32, 6), (0xE0, 16, 12), (0xF0, 8, 18)):
-        for number in range(count):
-            points = symbol_of[number << shift : (number + 1) << shift]
-            quiet[first + number] = len(points) > 0 and bool(np.all(is_quiet[points]))
+    # Lead bytes of two, three and four bytes: the lowest one, their number, and the
+    # bits of the code point that the other bytes hold.
+    for lead_base, lead_count, shift in ((0xC0, 32, 6), (0xE0, 16, 12), (0xF0, 8, 18)):
+        for lead_bits in range(lead_count):
+            points = symbol_of[lead_bits << shift : (lead_bits + 1) << shift]
+            are_quiet = len(points) > 0 and bool(np.all(is_quiet[points]))
+            quiet[lead_base + lead_bits] = are_quiet
     return quiet

@@ -43,12 +43,11 @@ from tokenlake.runtime.tokenizer_guard.generation import (
 POINTS: Final = 0x110000
 """Number of code points."""
 _SURROGATES: Final = range(0xD800, 0xE000)
-_PIECE: Final = (
-    # Code points that are split at a time: the cost grows with the square of a text's
-    # length.
-    4096
-)
+# Code points that are split at a time: the cost grows with the square of a text's
+# length.
+_PIECE: Final = 4096
 _CACHE_BYTES: Final = 64 << 20
+# A symbol is a uint8.
 _MOST_SYMBOLS: Final = 250
 # Begins the source of a class that is not a regular expression.
 _STAGE: Final = "\0"
@@ -87,32 +86,44 @@ def symbols_of(sources: Sequence[str], cached: DiskCache | None = None) -> Symbo
         )
     if cached is None:
         cached = DiskCache(default_folder() / "characters", max_bytes=_CACHE_BYTES)
+    # The members depend on the expressions and on the version of `tokenizers` alone.
     identity = json.dumps([tokenizers_version(), *sources])
-    key = hashlib.sha256(identity.encode()).hexdigest()
-    hit = cached.get(key)
+    cache_key = hashlib.sha256(identity.encode()).hexdigest()
+    hit = cached.get(cache_key)
     if hit is None:
         starts, symbols, members = _ask(sources)
-        cached.put(key, {"starts": starts, "symbols": symbols, "members": members})
+        cached.put(
+            cache_key, {"starts": starts, "symbols": symbols, "members": members}
+        )
     else:
-        value: dict[str, Any] = hit[0]
-        starts, symbols, members = value["starts"], value["symbols"], value["members"]
+        cached_arrays: dict[str, Any] = hit[0]
+        starts = cached_arrays["starts"]
+        symbols = cached_arrays["symbols"]
+        members = cached_arrays["members"]
+    # A run reaches to the beginning of the next one.
     of_point = np.repeat(symbols, np.diff(np.append(starts, POINTS)))
     return Symbols(of_point, members.astype(np.bool_))
 
 
 def _ask(sources: Sequence[str]) -> tuple[Int64, UInt8, UInt8]:
-    """Return the first code point of each run, its symbol, and the members as
-    uint8[symbols, classes].
+    """Return the runs of code points, their symbols and the members of the classes.
+
+    Returns:
+        int64[runs], first code point of each run; uint8[runs], its symbol; and
+        uint8[symbols, classes], 1 for a symbol whose code points belong to a class.
     """
     starts = _runs(sources)
     # Without surrogates, which no text holds; they share the symbol of the run before
     # them.
     points = starts.tolist()
-    text = "".join(map(chr, points))
+    run_starts = "".join(map(chr, points))
     members = np.zeros((len(points), len(sources)), np.uint8)
-    for number, source in enumerate(sources):
-        remaining = set(_without(source, text))
-        members[:, number] = [character not in remaining for character in text]
+    for class_number, source in enumerate(sources):
+        remaining = set(_without(source, run_starts))
+        members[:, class_number] = [
+            character not in remaining for character in run_starts
+        ]
+    # Runs with the same row of members share a symbol.
     distinct, symbols = np.unique(members, axis=0, return_inverse=True)
     if len(distinct) > _MOST_SYMBOLS:
         raise UnsupportedError(
@@ -133,9 +144,7 @@ def stage_class(stage: dict[str, Any]) -> str:
 
 
 def _runs(sources: Sequence[str]) -> Int64:
-    """Return the first code points of runs whose code points belong to the same
-    classes: int64[runs].
-    """
+    """Return the first code point of each run with the same classes: int64[runs]."""
     stages: list[dict[str, Any]] = []
     for source in sources:
         if source.startswith(_STAGE):
@@ -144,38 +153,43 @@ def _runs(sources: Sequence[str]) -> Int64:
             stages.append(_split(f"(?:{source})+", "Isolated"))
     splitter = _splitter(stages)
     starts = np.zeros(POINTS, np.bool_)
-    for text in _all_characters():
-        for _, (begin, _) in splitter.pre_tokenize_str(text):
-            starts[ord(text[begin])] = True
+    for characters in _all_characters():
+        for _, (piece_start, _) in splitter.pre_tokenize_str(characters):
+            starts[ord(characters[piece_start])] = True
     return np.flatnonzero(starts)
 
 
 def _without(source: str, text: str) -> str:
     """Return a text without the members of a class."""
     if source.startswith(_STAGE):
-        # A character that is not isolated stays with the letter in front of it.
+        # A character that is not isolated stays with the letter in front of it. So a
+        # piece is "axayaz" or an isolated character, of which every second is taken.
         splitter = _splitter([json.loads(source.removeprefix(_STAGE))])
-        pieces = splitter.pre_tokenize_str(
-            "".join(f"a{character}" for character in text)
-        )
-        return "".join(piece[1::2] for piece, _ in pieces)
+        spaced_text = "".join(f"a{character}" for character in text)
+        remaining: list[str] = []
+        for piece, _ in splitter.pre_tokenize_str(spaced_text):
+            remaining.append(piece[1::2])
+        return "".join(remaining)
     splitter = _splitter([_split(source, "Removed")])
-    return "".join(piece for piece, _ in splitter.pre_tokenize_str(text))
+    pieces = splitter.pre_tokenize_str(text)
+    return "".join(piece for piece, _ in pieces)
 
 
 def _all_characters() -> list[str]:
     """Return texts that together hold every code point but surrogates."""
     texts: list[str] = []
     for begin in range(0, POINTS, _PIECE):
-        points = [
-            point for point in range(begin, begin + _PIECE) if point not in _SURROGATES
-        ]
-        if points:
-            texts.append("".join(map(chr, points)))
+        characters: list[str] = []
+        for point in range(begin, begin + _PIECE):
+            if point not in _SURROGATES:
+                characters.append(chr(point))
+        if characters:
+            texts.append("".join(characters))
     return texts
 
 
 def _split(expression: str, behavior: str) -> dict[str, Any]:
+    """Return the stage of a tokenizer.json that splits by an expression."""
     return {
         "type": "Split",
         "pattern": {"Regex": expression},
@@ -186,6 +200,7 @@ def _split(expression: str, behavior: str) -> dict[str, Any]:
 
 def _splitter(stages: Sequence[dict[str, Any]]) -> Any:
     """Return the pre-tokenizer of `tokenizers` for stages of a tokenizer.json."""
+    # A tokenizer.json needs a model, which this one never runs.
     spec = {
         "version": "1.0",
         "added_tokens": [],

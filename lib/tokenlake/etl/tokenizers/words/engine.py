@@ -48,9 +48,12 @@ BLOCK_BYTES: Final = 1 << 18
 """Bytes of text that are split, looked up and written while they are in the
 processor's cache.
 """
-_SLACK: Final = 8  # bytes behind the last text, because eight are read at once
+# Bytes behind the last text, because the loops read eight at once.
+_SLACK: Final = 8
 _ASCII: Final = 128
 _POINTS: Final = 0x110000
+# Marks a code point that normalizing may change, in an array of combining classes.
+_MAY_CHANGE: Final = 255
 
 
 @final
@@ -58,10 +61,10 @@ class WordEngine:
     """The cached words of one tokenizer.json.
 
     Args:
-        files: The tokenizer.
+        files: Tokenizer.
         literal: Whether special tokens are plain text.
-        reference: Encodes the texts that are left to it; None to load it when it is
-            needed.
+        reference: Reference for the texts that are left to it; None to load it when it
+            is needed.
 
     Raises:
         MissingExtraError: numba is not installed, or cannot compile the loops.
@@ -75,6 +78,7 @@ class WordEngine:
         literal: bool = True,
         reference: ReferenceEngine | None = None,
     ) -> None:
+        # 1. The compiled loops, and the rules by which the tokenizer splits.
         try:
             loops = native.loops()
         except ImportError as error:
@@ -94,6 +98,7 @@ class WordEngine:
                 "use tokenizer_backend: tokenizers",
                 tokenizer=files.name,
             ) from error
+        # 2. Everything that stays the same for all batches.
         self.files = files
         self._literal = literal
         self._reference = reference
@@ -103,51 +108,64 @@ class WordEngine:
         merger = Merger.of(loops, files, is_sentencepiece=rules.is_sentencepiece)
         self._table = WordTable(loops, merger, self.encode_words)
         self._one_thread = Lock()
-        self._kinds = _combining_classes() if rules.composes else None
-        self._first: _Stage
+        self._combining_classes: UInt8 | None = None
+        if rules.composes:
+            self._combining_classes = _combining_classes()
+        self._stage: _Stage
         if rules.is_sentencepiece:
-            self._first = _Segments(loops, files, starts_words=rules.starts_words)
+            self._stage = _Segments(loops, files, starts_words=rules.starts_words)
         else:
-            self._first = _Expressions(loops, rules.splitters)
+            self._stage = _Expressions(loops, rules.splitters)
 
     def encode(self, text: pa.LargeStringArray) -> Ragged:
         """Return the ids of valid UTF-8 without nulls, contiguous, from 0."""
         offsets, data = string_buffers(text)
-        parts, ruled = self._added.find(data, offsets)
-        left = ruled
-        if self._kinds is not None:
-            left = np.union1d(ruled, self._changed(text, self._kinds))
-        if len(left):
-            is_free = np.ones(len(text), np.bool_)
-            is_free[left] = False
-            rows = self._slow().encode(taken(text, left))
-            return self.encode(select(text, is_free)).inserted(rows, left)
-        led = np.full(len(parts.begins), self._rules.prefix == "every", np.uint8)
-        if self._rules.prefix == "first":
-            led[parts.first[:-1]] = 1
-        with self._one_thread:
-            made = self._encode_parts(data, parts.begins, parts.stops, led)
-        is_token = parts.after >= 0
-        tokens = parts.after[is_token]
-        ids = made.ids
-        if len(tokens):
-            ids = np.insert(ids, made.offsets[1:][is_token], tokens)
-        tokens_before = np.concatenate([np.zeros(1, np.int64), np.cumsum(is_token)])
-        return Ragged(ids, (made.offsets + tokens_before)[parts.first])
 
-    def _changed(self, text: pa.LargeStringArray, kinds: UInt8) -> Int64:
+        # 1. Give the texts that only the reference encodes exactly to it, and the
+        #    others to this method again.
+        parts, reference_rows = self._added.find(data, offsets)
+        if self._combining_classes is not None:
+            changed_rows = self._changed(text, self._combining_classes)
+            reference_rows = np.union1d(reference_rows, changed_rows)
+        if len(reference_rows):
+            is_free = np.ones(len(text), np.bool_)
+            is_free[reference_rows] = False
+            encoded_rows = self._slow().encode(taken(text, reference_rows))
+            free_rows = self.encode(select(text, is_free))
+            return free_rows.inserted(encoded_rows, reference_rows)
+
+        # 2. Encode the parts between added tokens.
+        gets_space = np.full(len(parts.begins), self._rules.prefix == "every", np.uint8)
+        if self._rules.prefix == "first":
+            gets_space[parts.first[:-1]] = 1
+        with self._one_thread:
+            encoded = self._encode_parts(data, parts.begins, parts.stops, gets_space)
+
+        # 3. Put the ids of the added tokens between those of the parts. The offset of a
+        #    text then grows by the number of tokens before it.
+        is_token = parts.after >= 0
+        token_ids = parts.after[is_token]
+        ids = encoded.ids
+        if len(token_ids):
+            ids = np.insert(ids, encoded.offsets[1:][is_token], token_ids)
+        tokens_before = np.concatenate([np.zeros(1, np.int64), np.cumsum(is_token)])
+        return Ragged(ids, (encoded.offsets + tokens_before)[parts.first])
+
+    def _changed(self, text: pa.LargeStringArray, combining_classes: UInt8) -> Int64:
         """Return the texts (int64[k], ascending) that normalizing changes."""
         offsets, data = string_buffers(text)
         unsure = np.zeros(len(text), np.uint8)
-        self._loops.find_unsure(data, offsets.copy(), kinds, unsure)
+        self._loops.find_unsure(data, offsets.copy(), combining_classes, unsure)
+        # The quick check is certain of most texts. The others are normalized.
         changed: list[int] = []
         for row in np.flatnonzero(unsure).tolist():
-            value = str(text[row])
-            if self._slow().normalized(value) != value:
+            row_text = str(text[row])
+            if self._slow().normalized(row_text) != row_text:
                 changed.append(row)
         return np.array(changed, np.int64)
 
     def _slow(self) -> ReferenceEngine:
+        """Return the reference, which is loaded when a text first needs it."""
         if self._reference is None:
             self._reference = ReferenceEngine(self.files, literal=self._literal)
         return self._reference
@@ -165,57 +183,68 @@ class WordEngine:
         return offsets, np.concatenate([np.empty(0, np.int32), *rows])
 
     def _encode_parts(
-        self, data: UInt8, begins: Int64, stops: Int64, led: Any
+        self, data: UInt8, begins: Int64, stops: Int64, gets_space: Any
     ) -> Ragged:
         """Return the ids of parts of texts."""
-        count = len(begins)
-        laid = np.empty(int((stops - begins).sum()) + count + _SLACK, np.uint8)
-        edges = np.empty(count + 1, np.int64)
+
+        # 1. Copy the parts end to end, some with a space in front.
+        part_count = len(begins)
+        laid = np.empty(int((stops - begins).sum()) + part_count + _SLACK, np.uint8)
+        edges = np.empty(part_count + 1, np.int64)
         once = self._rules.only_if_missing
         size = self._loops.lay_out(
-            data, begins, stops, led, once, self._first.mark, laid, edges
+            data, begins, stops, gets_space, once, self._stage.mark, laid, edges
         )
-        # A guess of how many ids there are; more room is made where needed.
+
+        # 2. Block by block, split them into words, look these up, and write their ids.
+        #    The array begins with a guess of the number of ids, and doubles.
         ids = np.empty(size // 3 + 16, np.int32)
-        offsets = np.zeros(count + 1, np.int64)
+        offsets = np.zeros(part_count + 1, np.int64)
         part = 0
-        place = 0
-        at = 0
-        while part < count:
-            before = part
-            part, place, words, cuts, counts = self._first.split(
-                laid, edges, part, place
+        byte_offset = 0
+        write_offset = 0
+        while part < part_count:
+            first_part = part
+            part, byte_offset, words, cuts, counts = self._stage.split(
+                laid, edges, part, byte_offset
             )
-            found, total = self._table.find(laid, cuts, words)
-            if at + total > len(ids):
-                larger = np.empty(max(2 * len(ids), at + total), np.int32)
-                larger[:at] = ids[:at]
+            results, total = self._table.find(laid, cuts, words)
+            if write_offset + total > len(ids):
+                larger = np.empty(max(2 * len(ids), write_offset + total), np.int32)
+                larger[:write_offset] = ids[:write_offset]
                 ids = larger
-            at = self._loops.write_ids(
-                found, words, self._table.ids, before, part, counts, ids, at, offsets
+            write_offset = self._loops.write_ids(
+                results,
+                words,
+                self._table.ids,
+                first_part,
+                part,
+                counts,
+                ids,
+                write_offset,
+                offsets,
             )
-        return Ragged(ids[:at], offsets)
+        return Ragged(ids[:write_offset], offsets)
 
 
 class _Stage(Protocol):
     """Splits parts of texts into words.
 
     Attributes:
-        mark: The code point that counts as a space beside the space itself, -1 for
-            none.
+        mark: Code point that counts as a space, -1 for none.
     """
 
     mark: int
 
     def split(
-        self, laid: UInt8, edges: Int64, part: int, place: int
+        self, laid: UInt8, edges: Int64, part: int, byte_offset: int
     ) -> tuple[int, int, int, Int64, Int64]:
         """Split a block of parts.
 
         Returns:
-            The first part that is not finished, the byte to go on at, the number of
-            words, their edges, and for each part (from entry 1 on) the number of words
-            up to its end.
+            The first part that is not finished, the byte at which the next block
+            begins, the number of words, their edges, and for each part (from entry 1
+            on) the number of words up to its end.
         """
         ...
 
@@ -231,36 +260,52 @@ class _Expressions:
         self._cuts = np.empty((max(2, len(splitters)), 2 * BLOCK_BYTES + 2), np.int64)
 
     def split(
-        self, laid: UInt8, edges: Int64, part: int, place: int
+        self, laid: UInt8, edges: Int64, part: int, byte_offset: int
     ) -> tuple[int, int, int, Int64, Int64]:
         counts = np.zeros(len(edges), np.int64)
-        first = part
+        first_part = part
         if not self._splitters:
-            # Each part is a word.
-            stop = int(np.searchsorted(edges, place + BLOCK_BYTES, "right"))
-            last = min(max(stop, part + 1), len(edges) - 1)
-            filled = np.diff(edges[part : last + 1]) > 0
-            cuts = np.append(edges[part:last][filled], edges[last])
-            counts[part + 1 : last + 1] = np.cumsum(filled)
-            return last, int(edges[last]), len(cuts) - 1, cuts, counts
+            # Each part is a word. Empty parts hold none. A block has one part at least,
+            # however long.
+            block_end = int(np.searchsorted(edges, byte_offset + BLOCK_BYTES, "right"))
+            end_part = min(max(block_end, part + 1), len(edges) - 1)
+            is_filled = np.diff(edges[part : end_part + 1]) > 0
+            cuts = np.append(edges[part:end_part][is_filled], edges[end_part])
+            counts[part + 1 : end_part + 1] = np.cumsum(is_filled)
+            return end_part, int(edges[end_part]), len(cuts) - 1, cuts, counts
+
+        # 1. Split a block by the first expression.
         tables = self._splitters[0].tables
         cuts = self._cuts[0]
-        part, place, words = self._loops.split(
-            laid, edges, part, place, BLOCK_BYTES, *tables, cuts, counts
+        part, byte_offset, words = self._loops.split(
+            laid, edges, part, byte_offset, BLOCK_BYTES, *tables, cuts, counts
         )
         cuts = cuts[: words + 1]
-        for number, splitter in enumerate(self._splitters[1:], 1):
-            size = int(cuts[-1] - cuts[0])
-            room = self._cuts[number]
-            if size + 2 > len(room):
-                room = np.empty(size + 2, np.int64)
-            inner = np.zeros(len(cuts), np.int64)
+
+        # 2. Split its pieces by each of the others. These see the block as a whole, so
+        #    the limit lies behind it. The number of pieces up to the end of a part is
+        #    read at the number that the split before gave.
+        for split_number, splitter in enumerate(self._splitters[1:], 1):
+            block_size = int(cuts[-1] - cuts[0])
+            inner_cuts = self._cuts[split_number]
+            if block_size + 2 > len(inner_cuts):
+                inner_cuts = np.empty(block_size + 2, np.int64)
+            inner_counts = np.zeros(len(cuts), np.int64)
             _, _, words = self._loops.split(
-                laid, cuts, 0, cuts[0], size + 1, *splitter.tables, room, inner
+                laid,
+                cuts,
+                0,
+                cuts[0],
+                block_size + 1,
+                *splitter.tables,
+                inner_cuts,
+                inner_counts,
             )
-            counts[first + 1 : part + 1] = inner[counts[first + 1 : part + 1]]
-            cuts = room[: words + 1]
-        return part, place, words, cuts, counts
+            counts[first_part + 1 : part + 1] = inner_counts[
+                counts[first_part + 1 : part + 1]
+            ]
+            cuts = inner_cuts[: words + 1]
+        return part, byte_offset, words, cuts, counts
 
 
 @final
@@ -276,27 +321,31 @@ class _Segments:
         self._ascii: UInt8 = np.zeros(_ASCII * _ASCII, np.uint8)
         self._bits: UInt64 = np.zeros(PAIR_WORDS, np.uint64)
         self._cuts = np.empty(BLOCK_BYTES + 2, np.int32)
+        # The pairs of characters that tokens hold; of ASCII in a table, the others in a
+        # set of hashes.
         tables = kept_tables(files, "neighbours", lambda: _neighbours(files)) or {}
         left: Int64 = tables["left"]
         right: Int64 = tables["right"]
         if starts_words:
-            is_kept = right != ord(" ")
-            left = left[is_kept]
-            right = right[is_kept]
+            # A space begins a word, whatever tokens hold one inside.
+            is_not_space = right != ord(" ")
+            left = left[is_not_space]
+            right = right[is_not_space]
         is_ascii = (left < _ASCII) & (right < _ASCII)
         self._ascii[left[is_ascii] * _ASCII + right[is_ascii]] = 1
         loops.add_pairs(self._bits, left[~is_ascii].copy(), right[~is_ascii].copy())
 
     def split(
-        self, laid: UInt8, edges: Int64, part: int, place: int
+        self, laid: UInt8, edges: Int64, part: int, byte_offset: int
     ) -> tuple[int, int, int, Int64, Int64]:
         counts = np.zeros(len(edges), np.int32)
-        begin = place
-        part, place, words = self._loops.cut(
+        # The loop of the segment cache has int32 cuts that begin at the block.
+        block_start = byte_offset
+        part, byte_offset, words = self._loops.cut(
             laid,
             edges,
             part,
-            begin,
+            block_start,
             BLOCK_BYTES,
             self._ascii,
             self._bits,
@@ -305,63 +354,70 @@ class _Segments:
             self._cuts,
             counts[1:],
         )
-        cuts = self._cuts[: words + 1].astype(np.int64) + begin
-        return part, place, words, cuts, counts.astype(np.int64)
+        cuts = self._cuts[: words + 1].astype(np.int64) + block_start
+        return part, byte_offset, words, cuts, counts.astype(np.int64)
 
 
 def _neighbours(files: TokenizerFiles) -> Tables:
-    """Return the code points that tokens of a vocabulary hold side by side: "left" and
-    "right", int64[k] each.
+    """Return the code points that tokens of a vocabulary hold side by side.
 
-    Every token that merges make is in the vocabulary; what else is there only costs
+    Every token that merges make is in the vocabulary. Other tokens of it only cost
     cuts.
+
+    Returns:
+        "left" and "right": int64[k] each, the distinct pairs.
     """
     vocab: dict[str, int] = files.spec["model"]["vocab"]
     tokens = [token for token in vocab if token and token not in BYTE_TOKENS]
-    text = "".join(tokens).replace(MARK, " ")
-    characters = np.frombuffer(
-        text.encode("utf-32-le", "surrogatepass"), np.uint32
+    characters_text = "".join(tokens).replace(MARK, " ")
+    points = np.frombuffer(
+        characters_text.encode("utf-32-le", "surrogatepass"), np.uint32
     ).astype(np.int64)
-    is_inside = np.ones(len(characters), np.bool_)
-    is_inside[np.cumsum(np.array([len(token) for token in tokens], np.int64)) - 1] = (
-        False
-    )
-    coded = np.unique((characters[:-1] * _POINTS + characters[1:])[is_inside[:-1]])
-    left, right = np.divmod(coded, _POINTS)
+    # The tokens lie end to end: the last character of one makes no pair with the first
+    # of the next.
+    token_sizes = np.array([len(token) for token in tokens], np.int64)
+    is_inside = np.ones(len(points), np.bool_)
+    is_inside[np.cumsum(token_sizes) - 1] = False
+    pair_codes = np.unique((points[:-1] * _POINTS + points[1:])[is_inside[:-1]])
+    left, right = np.divmod(pair_codes, _POINTS)
     return {"left": left, "right": right}
 
 
 def _combining_classes() -> UInt8:
-    """Return the canonical combining class of each code point, 255 for those that NFC
-    may change: uint8[0x110000].
+    """Return the canonical combining class of each code point: uint8[0x110000].
 
-    Python's tables serve for any version of Unicode: a text of characters that they
+    255 marks code points that NFC may change.
+
+    Python's tables serve for any version of Unicode. A text of characters that they
     know is normalized in an older version if it is so in theirs, because a version that
-    does not know a mark takes it for one that joins nothing. What they do not know may
-    change.
+    does not know a mark takes it for one that joins nothing. Characters that they do
+    not know may change.
     """
     import unicodedata
 
-    kinds = np.zeros(_POINTS, np.uint8)
-    joined: set[int] = set()
+    classes = np.zeros(_POINTS, np.uint8)
+    joining_points: set[int] = set()
     for point in range(_POINTS):
         character = chr(point)
         category = unicodedata.category(character)
         if category in ("Cn", "Co", "Cs"):
-            kinds[point] = 255
+            # Unassigned, private or a surrogate.
+            classes[point] = _MAY_CHANGE
             continue
-        kinds[point] = unicodedata.combining(character)
+        classes[point] = unicodedata.combining(character)
         decomposition = unicodedata.decomposition(character)
+        # A canonical decomposition into two characters is composed again by NFC if the
+        # second one follows the first. A "<" begins one of compatibility only.
         if decomposition and not decomposition.startswith("<"):
-            pieces = decomposition.split(" ")
-            if len(pieces) > 1:
-                joined.add(int(pieces[1], 16))
+            decomposed_points = decomposition.split(" ")
+            if len(decomposed_points) > 1:
+                joining_points.add(int(decomposed_points[1], 16))
             if unicodedata.normalize("NFC", character) != character:
-                kinds[point] = 255
+                classes[point] = _MAY_CHANGE
     # Vowels and final consonants of Hangul join what is before them.
-    joined.update(range(0x1161, 0x1176), range(0x11A8, 0x11C3))
-    kinds[sorted(joined)] = 255
-    return kinds
+    joining_points.update(range(0x1161, 0x1176), range(0x11A8, 0x11C3))
+    classes[sorted(joining_points)] = _MAY_CHANGE
+    return classes
 
 
 def open_engine(
@@ -371,7 +427,8 @@ def open_engine(
     threads: bool,
     reference: ReferenceEngine | None,
 ) -> WordEngine:
-    """Open the backend of cached words for a tokenizer; see
-    :class:`tokenlake.etl.tokenizers.encoder.OpenEngine`.
+    """Open the backend of cached words for a tokenizer.
+
+    See :class:`tokenlake.etl.tokenizers.encoder.OpenEngine`.
     """
     return WordEngine(files, literal=literal, reference=reference)

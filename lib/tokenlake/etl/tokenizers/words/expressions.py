@@ -91,7 +91,9 @@ Node: TypeAlias = CharacterClass | Concatenation | Alternatives | Repeat | Looka
 MOST_REPETITIONS: Final = 64
 """Largest count in a counted repetition: each one is a state of the automaton."""
 
+# Characters that stand for themselves only after a backslash.
 _META: Final = frozenset("\\^$.|?*+()[]{}")
+# Characters that begin a repetition.
 _NO_REPEAT: Final = frozenset("*+?{")
 _CONTROLS: Final = {
     "r": "\r",
@@ -107,6 +109,7 @@ _CLASS_LETTERS: Final = frozenset("sSdDwWhH")
 # Without regard to case, these pairs of letters also match one character, such as the
 # ligature of "f" and "i".
 _FOLDED_PAIRS: Final = frozenset(("ss", "st", "ff", "fi", "fl"))
+# A repetition of one of these holds such a pair.
 _FOLDED_REPEATS: Final = frozenset("sf")
 _HEXADECIMAL: Final = frozenset("0123456789abcdefABCDEF")
 
@@ -131,9 +134,16 @@ def literal(text: str) -> Node:
     )
 
 
+def _is_number(digits: str) -> bool:
+    """Whether a text is a number in ASCII digits."""
+    return digits.isascii() and digits.isdigit()
+
+
 def _escaped(character: str) -> str:
     """Return the expression of one character."""
-    return f"\\{character}" if character in _META else character
+    if character in _META:
+        return f"\\{character}"
+    return character
 
 
 @final
@@ -149,10 +159,10 @@ class _Parser:
         """Whether the whole expression was read."""
         return self._place >= len(self._source)
 
-    def unsupported(self, what: str) -> UnsupportedError:
+    def unsupported(self, part: str) -> UnsupportedError:
         """Return the error for a part that is not supported."""
         return UnsupportedError(
-            f"the expression {self._source!r} has {what} at character {self._place}"
+            f"the expression {self._source!r} has {part} at character {self._place}"
         )
 
     def read_alternatives(self, *, ignores_case: bool) -> Node:
@@ -166,19 +176,19 @@ class _Parser:
 
     def _read_sequence(self, *, ignores_case: bool) -> Node:
         parts: list[Node] = []
-        letter_before = ""
+        previous_letter = ""
         while not self.is_at_end and self._source[self._place] not in "|)":
             begin = self._place
             part = self._read_part(ignores_case=ignores_case)
             letter = self._source[begin : self._place].lower()
             part = self._read_repetition(part)
             if ignores_case:
+                # Without regard to case, two neighbours may match one character.
                 is_repeated = isinstance(part, Repeat)
-                if letter_before + letter in _FOLDED_PAIRS or (
-                    is_repeated and letter in _FOLDED_REPEATS
-                ):
+                is_folded_repeat = is_repeated and letter in _FOLDED_REPEATS
+                if previous_letter + letter in _FOLDED_PAIRS or is_folded_repeat:
                     raise self.unsupported("letters that fold to a ligature")
-                letter_before = letter
+                previous_letter = letter
             parts.append(part)
         if len(parts) == 1:
             return parts[0]
@@ -200,6 +210,7 @@ class _Parser:
             self._place += 1
             source = character
         if ignores_case:
+            # Folding beyond ASCII, and that of a negated class, depends on the engine.
             if not source.isascii() or source.startswith("[^") or "\\" in source:
                 raise self.unsupported("more than ASCII letters without regard to case")
             source = f"(?i:{source})"
@@ -207,6 +218,7 @@ class _Parser:
 
     def _read_group(self, *, ignores_case: bool) -> Node:
         begin = self._place
+        # 1. Groups that capture nothing; two of them set the regard to case.
         for opening, group_ignores_case in (
             ("(?:", ignores_case),
             ("(?i:", True),
@@ -216,6 +228,7 @@ class _Parser:
                 tree = self.read_alternatives(ignores_case=group_ignores_case)
                 self._close()
                 return tree
+        # 2. Conditions on the next character.
         for opening, is_negative in (("(?!", True), ("(?=", False)):
             if self._takes(opening):
                 following = self.read_alternatives(ignores_case=ignores_case)
@@ -227,6 +240,7 @@ class _Parser:
             raise self.unsupported(
                 f"an unsupported group {self._source[begin : begin + 4]!r}"
             )
+        # 3. A plain group. What it captures is never used.
         self._place += 1
         tree = self.read_alternatives(ignores_case=ignores_case)
         self._close()
@@ -269,17 +283,14 @@ class _Parser:
         letter = self._source[self._place]
         self._place += 1
         if letter in "pP":
-            end = self._source.find("}", self._place)
-            if not self._source.startswith("{", self._place) or end < 0:
+            closing_brace = self._source.find("}", self._place)
+            if not self._source.startswith("{", self._place) or closing_brace < 0:
                 raise self.unsupported("a property without braces")
-            self._place = end + 1
+            self._place = closing_brace + 1
         elif letter in "xu":
             self._read_code_point(letter)
-        elif (
-            letter.isalnum()
-            and letter not in _CLASS_LETTERS
-            and letter not in _CONTROLS
-        ):
+        elif letter.isalnum() and not (letter in _CLASS_LETTERS or letter in _CONTROLS):
+            # \b is a backspace in a class, and the border of a word outside.
             is_backspace = is_in_class and letter == "b"
             if not is_backspace:
                 raise self.unsupported(f"an unsupported \\{letter}")
@@ -290,35 +301,43 @@ class _Parser:
     def _read_code_point(self, letter: str) -> None:
         """Read the digits of a code point."""
         if letter == "x" and self._takes("{"):
-            end = self._source.find("}", self._place)
-            digits = self._source[self._place : end]
-            self._place = end + 1
+            closing_brace = self._source.find("}", self._place)
+            digits = self._source[self._place : closing_brace]
+            self._place = closing_brace + 1
         else:
-            size = 2 if letter == "x" else 4
-            digits = self._source[self._place : self._place + size]
-            self._place += size
+            digit_count = 4
+            if letter == "x":
+                digit_count = 2
+            digits = self._source[self._place : self._place + digit_count]
+            self._place += digit_count
             # Two digits above 7F name a byte, not a code point.
-            if len(digits) < size or (letter == "x" and digits[:1] not in "01234567"):
+            if len(digits) < digit_count or (
+                letter == "x" and digits[:1] not in "01234567"
+            ):
                 raise self.unsupported("a byte that is no character")
         if not digits or not _HEXADECIMAL.issuperset(digits):
             raise self.unsupported("a code point that is no number")
 
     def _read_repetition(self, part: Node) -> Node:
         """Return a part with the repetition that follows it."""
-        least: int
-        most: int | None
+        # 1. The numbers of repetitions.
+        least_count = 0
+        most_count: int | None = None
         is_counted = False
         if self._takes("*"):
-            least, most = 0, None
+            # Any number.
+            pass
         elif self._takes("+"):
-            least, most = 1, None
+            least_count = 1
         elif self._takes("?"):
-            least, most = 0, 1
+            most_count = 1
         elif self._takes("{"):
-            least, most = self._read_counts()
+            least_count, most_count = self._read_counts()
             is_counted = True
         else:
             return part
+
+        # 2. The preference.
         if isinstance(part, Lookahead):
             raise self.unsupported("a repeated lookahead")
         is_lazy = self._takes("?")
@@ -328,36 +347,41 @@ class _Parser:
             raise self.unsupported("a repeated repetition")
         if not self.is_at_end and self._source[self._place] in _NO_REPEAT:
             raise self.unsupported("a repeated repetition")
-        return Repeat(part, least, most, is_lazy, is_possessive)
+        return Repeat(part, least_count, most_count, is_lazy, is_possessive)
 
     def _read_counts(self) -> tuple[int, int | None]:
-        end = self._source.find("}", self._place)
-        least, comma, most = self._source[
-            self._place : max(end, self._place)
-        ].partition(",")
-        is_number = (
-            least.isascii()
-            and least.isdigit()
-            and (not most or (most.isascii() and most.isdigit()))
-        )
-        if end < 0 or not is_number:
+        """Return the smallest and the largest count up to the closing brace."""
+        # 1. Split `{2}`, `{2,}` or `{2,5}`. A brace with anything else, such as `{,5}`,
+        #    is read differently by different implementations.
+        closing_brace = self._source.find("}", self._place)
+        if closing_brace < 0:
             raise self.unsupported("an unsupported {")
-        self._place = end + 1
-        first = int(least)
-        last = first
-        if comma:
-            last = int(most) if most else None
-        if first > MOST_REPETITIONS or (
-            last is not None and not first <= last <= MOST_REPETITIONS
-        ):
+        counts = self._source[self._place : closing_brace]
+        least_digits, comma, most_digits = counts.partition(",")
+        has_most = most_digits != ""
+        if not _is_number(least_digits) or (has_most and not _is_number(most_digits)):
+            raise self.unsupported("an unsupported {")
+        self._place = closing_brace + 1
+
+        # 2. Check the counts. `{2}` is exactly two, and `{2,}` has no largest count.
+        least_count = int(least_digits)
+        most_count: int | None = least_count
+        if has_most:
+            most_count = int(most_digits)
+        elif comma:
+            most_count = None
+        is_in_order = (
+            most_count is None or least_count <= most_count <= MOST_REPETITIONS
+        )
+        if least_count > MOST_REPETITIONS or not is_in_order:
             raise self.unsupported(
                 f"a repetition that is not in order or above {MOST_REPETITIONS}"
             )
-        return first, last
+        return least_count, most_count
 
-    def _takes(self, text: str) -> bool:
+    def _takes(self, expected: str) -> bool:
         """Read a text if it comes next, and return whether it did."""
-        is_next = self._source.startswith(text, self._place)
+        is_next = self._source.startswith(expected, self._place)
         if is_next:
-            self._place += len(text)
+            self._place += len(expected)
         return is_next

@@ -1,21 +1,23 @@
-"""Compiled loops of the cached words: splitting texts, looking words up, and writing
-their ids.
+"""Compiled loops of the cached words: split texts, look words up, write their ids.
 
 numba compiles them once for each machine and keeps the result on disk. Arrays are the
 caller's; nothing is allocated here. Texts lie end to end in one uint8 array with at
-least eight more bytes behind the last of them.
+least eight more bytes behind the last of them, because eight are read at once.
 
 **Pieces and cuts.** Parts of the text that follow each other without a gap are given by
 their edges: part k lies at ``edges[k]:edges[k + 1]``. Splitting turns the edges of n
-parts into the edges of more parts. `counts` (int64[n + 1]) says how many of these there
-are up to the end of each part; its first entry is 0.
+parts into the edges of more parts. `counts` (int64[n + 1]) has the number of these up
+to the end of each part; its first entry is 0.
+
+Example: the parts "ab c" and "d" have the edges 0, 4, 5. Split before spaces, their
+pieces "ab", " c" and "d" have the edges (cuts) 0, 2, 4, 5, and the counts are 0, 2, 3.
 
 **A table of words** is uint64[capacity, 2] with open addressing and linear probing. A
 record has 16 bytes:
 
 - the key: the word itself where it has at most eight bytes, else its hash;
 - bits 0 to 15 the word's size in bytes, 0 where the slot is free; bits 16 to 31 the
-  number of its ids; bits 32 to 63 where it lies in the pool.
+  number of its ids; bits 32 to 63 its offset in the pool.
 
 The pool (int32) holds the bytes of a word of more than eight bytes, and behind them its
 ids. The ids of a shorter word lie there alone; where it has just one, the record holds
@@ -23,8 +25,11 @@ the id itself in the place of the offset. While the ids of a new word are not kn
 number of ids is :data:`PENDING`, and the offset is the word's number among the new
 ones.
 
-**Found** words are uint64: bits 0 to 31 the number of ids, bits 32 to 63 where they lie
-in the pool, or the only id.
+**Results** of the look-up are uint64: bits 0 to 31 the number of ids, bits 32 to 63
+their offset in the pool, or the only id.
+
+A record of 16 bytes, and not an array per field, is what makes the look-up fast: a word
+costs one access to memory that the processor's cache does not hold.
 """
 
 from __future__ import annotations
@@ -60,10 +65,17 @@ from tokenlake.etl.tokenizers.words.automaton import (
 )
 
 LONGEST = 4096
-"""Bytes of the longest word that a table holds."""
+"""Bytes of the longest word that a table holds. It has at most as many ids, so that
+their number stays below :data:`PENDING`.
+"""
 PENDING = 0xFFFF
+"""Number of ids in the record of a word whose ids are not known yet."""
+# Bytes of the longest word that is its own key.
 _SHORT_BYTES = 8
-_SHORT = np.uint64(_SHORT_BYTES)  # bytes of a word that is its own key
+
+# numba promotes uint64 with int64 to float64. So all constants that meet a uint64 are
+# uint64 themselves.
+_SHORT = np.uint64(_SHORT_BYTES)
 _ASCII_BITS = np.uint64(7)
 _ASCII = np.uint64(128)
 _NO_MARK = -1
@@ -77,47 +89,53 @@ _BITS = np.uint64(64)
 _BYTE = np.uint64(8)
 _WORD = np.uint64(6)
 _WITHIN = np.uint64(63)
+# The upper bits of a hash, as many as number the bits of the filter.
 _FILTER_SHIFT = np.uint64(64 - (64 * FILTER_WORDS - 1).bit_length())
-_AHEAD = 32  # words
+# Number of words whose records are fetched before they are read.
+_AHEAD = 32
 _RECORD_ENTRIES = 2
+# Larger than the entry of any merge, whose rank is below 2^30.
 _NO_RANK = np.int64(1) << 62
 
 
 @njit(cache=True)
 def _match_end(
-    data: Any,
-    i: Any,
-    stop: Any,
+    text_bytes: Any,
+    byte_offset: Any,
+    part_end: Any,
     by_symbol: Any,
     symbol_of: Any,
     symbols: Any,
     at_end: Any,
 ) -> Any:
-    """Return where the match that begins at byte i ends, i where none does."""
+    """Return the end of the match that begins at a byte, that byte for no match."""
     state = np.int64(BEGIN)
-    end = i
-    while i < stop:
-        point, width = code_point(data, i, _NO_MARK)
+    match_end = byte_offset
+    while byte_offset < part_end:
+        point, width = code_point(text_bytes, byte_offset, _NO_MARK)
         entry = np.int64(by_symbol[state * symbols + np.int64(symbol_of[point])])
         if entry & STOP:
-            return end
+            return match_end
         if entry & CUT:
-            return i
+            return byte_offset
         if entry & MATCH:
-            end = i
+            match_end = byte_offset
         state = entry >> STATE_SHIFT
         if state == UNMATCHED:
-            return end
-        i += width
-    return stop if at_end[state] else end
+            return match_end
+        byte_offset += width
+    # The text ends: the state decides whether a match ends there.
+    if at_end[state]:
+        return part_end
+    return match_end
 
 
 @njit(cache=True, nogil=True)
 def split(
-    data: Any,
+    text_bytes: Any,
     edges: Any,
     part: Any,
-    place: Any,
+    byte_offset: Any,
     limit: Any,
     by_byte: Any,
     by_symbol: Any,
@@ -130,128 +148,152 @@ def split(
 ) -> Any:
     """Split parts of a text where the matches of an expression begin and end.
 
+    A block is split at a call. It ends with the last cut before its limit, because a
+    piece that reaches over the limit may become longer.
+
     Args:
-        data: uint8, the texts.
+        text_bytes: uint8, the texts.
         edges: int64[n + 1], the parts.
-        part, place: The part and byte to begin at.
-        limit: About how many bytes are split: up to the first cut before that, or after
-            it where there is none.
+        part, byte_offset: The part and byte to begin at.
+        limit: Size of the block in bytes. The block is longer if it holds no cut.
         by_byte, by_symbol, symbol_of, symbols, at_end, quiet: Tables of a
             :class:`Splitter`.
-        cuts: int64, gets the edges of the pieces; two entries more than twice the
-            limit, or than there are bytes.
-        counts: int64[n + 1], gets the number of pieces up to the end of each part that
-            was finished.
+        cuts: int64, gets the edges of the pieces. It has two entries more than twice
+            the limit, or than twice the bytes of the parts.
+        counts: int64[n + 1], gets the number of pieces up to the end of each finished
+            part.
 
     Returns:
-        The first part that is not finished, the byte to go on at, and the number of
-        pieces.
+        The first part that is not finished, the byte at which the next call begins, and
+        the number of pieces.
     """
-    n = 0
-    block = limit
-    limit = place + block
+    cut_count = 0
+    block_size = limit
+    limit = byte_offset + block_size
     while part < len(edges) - 1:
-        stop = edges[part + 1]
-        if place >= stop:
-            counts[part + 1] = n
+        part_end = edges[part + 1]
+        if byte_offset >= part_end:
+            counts[part + 1] = cut_count
             part += 1
             continue
-        if place >= limit:
+        if byte_offset >= limit:
             break
-        i = place
-        cuts[n] = i
-        n += 1
+        # A part, and the rest of one after a block, begins with a cut.
+        next_byte = byte_offset
+        cuts[cut_count] = next_byte
+        cut_count += 1
         state = np.int64(BEGIN)
-        noted = i  # where the last match ended that a longer one may replace
-        bound = min(stop, limit)
+        # End of the last match, which a longer one may replace.
+        match_end = next_byte
+        bound = min(part_end, limit)
         while True:
             # 1. Follow the table; a cut is written always and counted where it is one,
             #    without a branch.
-            stopped = False
-            while i < bound:
+            is_stopped = False
+            while next_byte < bound:
+                # Outside of matches most bytes only lead to the next one.
                 if state == UNMATCHED:
-                    while i < bound and quiet[data[np.uint64(i)]] != 0:
-                        i += 1
-                    if i >= bound:
+                    while (
+                        next_byte < bound
+                        and quiet[text_bytes[np.uint64(next_byte)]] != 0
+                    ):
+                        next_byte += 1
+                    if next_byte >= bound:
                         break
-                byte = np.uint64(data[np.uint64(i)])
+                byte = np.uint64(text_bytes[np.uint64(next_byte)])
                 if byte < _ASCII:
                     entry = np.int64(by_byte[np.uint64(state) << _ASCII_BITS | byte])
                     width = 1
                 else:
-                    point, width = code_point(data, i, _NO_MARK)
+                    point, width = code_point(text_bytes, next_byte, _NO_MARK)
                     symbol = np.int64(symbol_of[np.uint64(point)])
                     entry = np.int64(by_symbol[np.uint64(state * symbols + symbol)])
                 if entry & STOP:
-                    stopped = True
+                    is_stopped = True
                     break
-                cuts[np.uint64(n)] = i
-                n += entry & CUT
+                cuts[np.uint64(cut_count)] = next_byte
+                cut_count += entry & CUT
                 if entry & MATCH:
-                    noted = i
+                    match_end = next_byte
                 state = entry >> STATE_SHIFT
-                i += width
-            if not stopped:
-                if i >= stop:
-                    is_outside = state <= UNMATCHED  # or at its beginning, state 0
+                next_byte += width
+            if not is_stopped:
+                if next_byte >= part_end:
+                    # The part ends. It is done unless a match is open that does not
+                    # end here; state 0 is the beginning of a piece.
+                    is_outside = state <= UNMATCHED
                     if is_outside or at_end[state]:
                         break
                 else:
-                    # 2. The limit: give the last piece back, or go on where it is the
-                    #    only one.
-                    if cuts[n - 1] > place:
-                        n -= 1
-                        return part, cuts[n], n
-                    bound = min(stop, bound + block)
+                    # 2. The limit: give the last piece back, or extend the block where
+                    #    it is the only one.
+                    if cuts[cut_count - 1] > byte_offset:
+                        cut_count -= 1
+                        return part, cuts[cut_count], cut_count
+                    bound = min(part_end, bound + block_size)
                     continue
             # 3. No match ends here.
-            begin = cuts[n - 1]
+            piece_start = cuts[cut_count - 1]
             if state == UNMATCHED:
-                end = _match_end(data, i, stop, by_symbol, symbol_of, symbols, at_end)
-                if end == i:
-                    _, width = code_point(data, i, _NO_MARK)
-                    i += width
+                # 3a. Outside of matches: a match may begin here, but it is not certain.
+                longest_end = _match_end(
+                    text_bytes,
+                    next_byte,
+                    part_end,
+                    by_symbol,
+                    symbol_of,
+                    symbols,
+                    at_end,
+                )
+                if longest_end == next_byte:
+                    _, width = code_point(text_bytes, next_byte, _NO_MARK)
+                    next_byte += width
                     continue
-                cuts[n] = i
-                n += 1
-                i = end
+                cuts[cut_count] = next_byte
+                cut_count += 1
+                next_byte = longest_end
                 state = np.int64(BEGIN)
-                if end < stop:
-                    cuts[n] = end
-                    n += 1
-            elif noted > begin:
-                cuts[n] = noted
-                n += 1
-                i = noted
+                if longest_end < part_end:
+                    cuts[cut_count] = longest_end
+                    cut_count += 1
+            elif match_end > piece_start:
+                # 3b. An earlier match ended in this piece: it is read again from there.
+                cuts[cut_count] = match_end
+                cut_count += 1
+                next_byte = match_end
                 state = np.int64(BEGIN)
             else:
-                _, width = code_point(data, begin, _NO_MARK)
-                i = begin + width
+                # 3c. No match begins at this piece: its first character is outside.
+                _, width = code_point(text_bytes, piece_start, _NO_MARK)
+                next_byte = piece_start + width
                 state = np.int64(UNMATCHED)
-            noted = i
-        place = stop
-        counts[part + 1] = n
+            match_end = next_byte
+        byte_offset = part_end
+        counts[part + 1] = cut_count
         part += 1
-    cuts[n] = place
-    return part, place, n
+    cuts[cut_count] = byte_offset
+    return part, byte_offset, cut_count
 
 
 def _prefetching(_context: Any, table: Any, slot: Any) -> Any:
     """Ask the processor to load a record of a table, which will be read soon."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        data = context.make_array(signature.args[0])(context, builder, args[0]).data
+        address = context.make_array(signature.args[0])(context, builder, args[0]).data
+        # llvm.prefetch(address, 0 for a read, 3 to keep it in all caches, 1 for data).
         entry = builder.mul(args[1], ir.Constant(ir.IntType(64), _RECORD_ENTRIES))
-        address = builder.gep(data, [entry])
-        number = ir.IntType(32)
-        kind = ir.FunctionType(ir.VoidType(), [address.type, number, number, number])
+        record_address = builder.gep(address, [entry])
+        int32_type = ir.IntType(32)
+        function_type = ir.FunctionType(
+            ir.VoidType(), [record_address.type, int32_type, int32_type, int32_type]
+        )
         prefetch = builder.module.declare_intrinsic(
-            "llvm.prefetch", [address.type], kind
+            "llvm.prefetch", [record_address.type], function_type
         )
         is_write, locality, is_data = (
-            ir.Constant(number, value) for value in (0, 3, 1)
+            ir.Constant(int32_type, value) for value in (0, 3, 1)
         )
-        builder.call(prefetch, [address, is_write, locality, is_data])
+        builder.call(prefetch, [record_address, is_write, locality, is_data])
         return context.get_dummy_value()
 
     return types.void(table, types.intp), codegen
@@ -262,7 +304,7 @@ _prefetch: Any = intrinsic(_prefetching)
 
 @njit(cache=True)
 def _long_slot(
-    data: Any,
+    text_bytes: Any,
     start: Any,
     size: Any,
     key: Any,
@@ -271,515 +313,574 @@ def _long_slot(
     cuts: Any,
     new: Any,
 ) -> Any:
-    """Return the slot of a word of more than eight bytes, or the free one that it
-    would get; its record.
+    """Return the slot of a word of more than eight bytes, and its record.
+
+    If the table lacks the word, they are the free slot that it would get, and 0.
     """
     mask = np.uint64(len(table) - 1)
-    at = key & mask
+    slot = key & mask
     while True:
-        about = table[at, 1]
-        if about == 0:
-            return at, about
-        if table[at, 0] == key and (about & _FIELD) == size:
-            offset = about >> HALF
-            if (about >> _QUARTER) & _FIELD == np.uint64(PENDING):
-                if equal(data, np.uint64(cuts[new[offset]]), data, start, size):
-                    return at, about
-            elif equal(pool, offset << np.uint64(2), data, start, size):
-                return at, about
-        at = (at + ONE) & mask
+        record = table[slot, 1]
+        if record == 0:
+            return slot, record
+        if table[slot, 0] == key and (record & _FIELD) == size:
+            # The bytes of a pending word are not in the pool yet, but in the text.
+            offset = record >> HALF
+            if (record >> _QUARTER) & _FIELD == np.uint64(PENDING):
+                if equal(
+                    text_bytes, np.uint64(cuts[new[offset]]), text_bytes, start, size
+                ):
+                    return slot, record
+            elif equal(pool, offset << np.uint64(2), text_bytes, start, size):
+                return slot, record
+        slot = (slot + ONE) & mask
 
 
 @njit(cache=True, nogil=True)
 def look_up(
-    data: Any,
+    text_bytes: Any,
     cuts: Any,
     word: Any,
-    n: Any,
+    word_count: Any,
     table: Any,
-    room: Any,
+    free_words: Any,
     pool: Any,
     ids: Any,
-    found: Any,
+    results: Any,
     new: Any,
-    fresh: Any,
+    new_count: Any,
 ) -> Any:
-    """Find words in the table, and put those that it lacks into it.
+    """Find words in the table, and put new words into it.
 
     Args:
-        data, cuts, n: The words, as :func:`split` returns them.
-        word: The word to begin at.
-        table: uint64[capacity, 2].
-        room: How many more words the table may take.
-        pool, ids: The pool as uint8 and as int32.
-        found: uint64[n], gets where the ids of each word are.
-        new: int64[n], gets the numbers of the words that are new, from `fresh` on.
+        text_bytes, cuts, word_count: Words from :func:`split`.
+        word: Number of the first word to find.
+        table: uint64[capacity, 2]. The capacity is a power of two.
+        free_words: Number of words that the table may still take.
+        pool, ids: Pool as uint8 and as int32.
+        results: uint64[word_count], gets the number and place of each word's ids.
+        new: int64[word_count], gets the numbers of the new words, from `new_count` on.
+        new_count: Number of new words of the block before this call.
 
     Returns:
-        The word to go on at (less than n where the table is full), and the number of
-        new words.
+        The word at which the next call begins (`word_count` unless the table is full),
+        and the number of new words.
     """
-    taken = 0
+    added_words = 0
     mask = np.uint64(len(table) - 1)
-    hashed_to = word
-    for k in range(word, n):
-        # 0. Hash some words ahead, so that their records are on their way when they are
-        #    read.
-        if k == hashed_to:
-            hashed_to = min(n, k + _AHEAD)
-            for ahead in range(k, hashed_to):
+    hashed_end = word
+    for number in range(word, word_count):
+        # 0. Hash some words ahead and prefetch their records. The hashes wait in the
+        #    entries of the results.
+        if number == hashed_end:
+            hashed_end = min(word_count, number + _AHEAD)
+            for ahead in range(number, hashed_end):
                 start = np.uint64(cuts[ahead])
                 size = np.uint64(cuts[ahead + 1]) - start
                 hashed = np.uint64(0)
                 if size <= np.uint64(LONGEST):
-                    _, hashed = hash_of(data, start, size)
+                    _, hashed = hash_of(text_bytes, start, size)
                     _prefetch(table, hashed & mask)
-                found[ahead] = hashed
-        start = np.uint64(cuts[k])
-        size = np.uint64(cuts[k + 1]) - start
+                results[ahead] = hashed
+        start = np.uint64(cuts[number])
+        size = np.uint64(cuts[number + 1]) - start
+
         # 1. A short word: its key is the word itself.
         if size <= _SHORT:
-            key = load(data, start) & (_ALL >> (_BITS - _BYTE * size))
-            at = found[k] & mask
-            about = table[at, 1]
-            while about != 0 and (table[at, 0] != key or (about & _FIELD) != size):
-                at = (at + ONE) & mask
-                about = table[at, 1]
-            count = (about >> _QUARTER) & _FIELD
-            offset = about >> HALF
+            key = load(text_bytes, start) & (_ALL >> (_BITS - _BYTE * size))
+            slot = results[number] & mask
+            record = table[slot, 1]
+            while record != 0 and (table[slot, 0] != key or (record & _FIELD) != size):
+                slot = (slot + ONE) & mask
+                record = table[slot, 1]
+            count = (record >> _QUARTER) & _FIELD
+            offset = record >> HALF
         # 2. A long one: equal hashes are not enough.
         elif size <= np.uint64(LONGEST):
-            key = found[k]
-            at, about = _long_slot(data, start, size, key, table, pool, cuts, new)
-            count = (about >> _QUARTER) & _FIELD
-            offset = about >> HALF
-            if about != 0 and count != np.uint64(PENDING):
+            key = results[number]
+            slot, record = _long_slot(
+                text_bytes, start, size, key, table, pool, cuts, new
+            )
+            count = (record >> _QUARTER) & _FIELD
+            offset = record >> HALF
+            # The ids lie behind the bytes, which fill whole entries of the pool.
+            if record != 0 and count != np.uint64(PENDING):
                 offset += (size + np.uint64(3)) >> np.uint64(2)
                 if count == ONE:
                     offset = np.uint64(ids[offset])
-        # 3. One that the table does not take.
+        # 3. A word that is too long for the table: it is new whenever it comes.
         else:
-            found[k] = np.uint64(fresh) << HALF | _PENDING_IDS
-            new[fresh] = k
-            fresh += 1
+            results[number] = np.uint64(new_count) << HALF | _PENDING_IDS
+            new[new_count] = number
+            new_count += 1
             continue
-        if about != 0:
+        if record != 0:
             if count == np.uint64(PENDING):
                 count = _PENDING_IDS
-            found[k] = offset << HALF | count
+            results[number] = offset << HALF | count
             continue
-        # 4. A new word.
-        if taken >= room:
-            return k, fresh
-        taken += 1
-        table[at, 0] = key
-        table[at, 1] = np.uint64(fresh) << HALF | _PENDING_RECORD | size
-        found[k] = np.uint64(fresh) << HALF | _PENDING_IDS
-        new[fresh] = k
-        fresh += 1
-    return n, fresh
+
+        # 4. A new word. When the table is full, the caller enlarges it and calls again.
+        if added_words >= free_words:
+            return number, new_count
+        added_words += 1
+        table[slot, 0] = key
+        table[slot, 1] = np.uint64(new_count) << HALF | _PENDING_RECORD | size
+        results[number] = np.uint64(new_count) << HALF | _PENDING_IDS
+        new[new_count] = number
+        new_count += 1
+    return word_count, new_count
 
 
 @njit(cache=True, nogil=True)
 def add_words(
-    data: Any,
+    text_bytes: Any,
     cuts: Any,
     new: Any,
-    fresh: Any,
+    new_count: Any,
     offsets: Any,
-    given: Any,
+    new_ids: Any,
     table: Any,
     pool: Any,
     ids: Any,
     used: Any,
-    settled: Any,
+    new_results: Any,
 ) -> Any:
     """Give new words their ids.
 
     Args:
-        data, cuts, new, fresh: From :func:`look_up`.
-        offsets, given: int64[fresh + 1] and int32[total], the ids of the new words.
-        table, pool, ids: As of :func:`look_up`; the pool has room for the words and
-            their ids.
-        used: Number of entries of the pool that are in use.
-        settled: uint64[fresh], gets where the ids of each new word are, as in `found`.
+        text_bytes, cuts, new, new_count: Words from :func:`look_up`.
+        offsets, new_ids: int64[new_count + 1] and int32[total], ids of the new words.
+        table, pool, ids: Table and pool of :func:`look_up`. The pool has room for the
+            words and their ids.
+        used: Number of entries of the pool in use.
+        new_results: uint64[new_count], gets the number and place of each new word's
+            ids.
 
     Returns:
-        How much of the pool is in use now.
+        The number of entries of the pool in use now.
     """
     mask = np.uint64(len(table) - 1)
-    for number in range(fresh):
-        start = cuts[new[number]]
-        size = cuts[new[number] + 1] - start
-        first = offsets[number]
-        count = offsets[number + 1] - first
-        begin = used
+    for new_number in range(new_count):
+        # 1. Write the bytes of a long word, then the ids.
+        start = cuts[new[new_number]]
+        size = cuts[new[new_number] + 1] - start
+        first_id = offsets[new_number]
+        id_count = offsets[new_number + 1] - first_id
+        word_offset = used
         if size > _SHORT_BYTES and size <= LONGEST:
-            for i in range(size):
-                pool[used * 4 + i] = data[start + i]
+            for byte_index in range(size):
+                pool[used * 4 + byte_index] = text_bytes[start + byte_index]
             used += (size + 3) >> 2
-        place = np.uint64(used)
-        if count == 1:
-            place = np.uint64(given[first])
-        if count != 1 or size > _SHORT_BYTES:
-            for i in range(count):
-                ids[used + i] = given[first + i]
-            used += count
-        settled[number] = place << HALF | np.uint64(count)
+        id_place = np.uint64(used)
+        if id_count == 1:
+            id_place = np.uint64(new_ids[first_id])
+        if id_count != 1 or size > _SHORT_BYTES:
+            for id_index in range(id_count):
+                ids[used + id_index] = new_ids[first_id + id_index]
+            used += id_count
+        new_results[new_number] = id_place << HALF | np.uint64(id_count)
         if size > LONGEST:
             continue
-        # The word's record still says which new word it is.
+
+        # 2. Find the word's record, which still holds its number among the new words,
+        #    and complete it.
         width = np.uint64(size)
         if size <= _SHORT_BYTES:
-            key = load(data, start) & (_ALL >> (_BITS - _BYTE * width))
+            key = load(text_bytes, start) & (_ALL >> (_BITS - _BYTE * width))
             hashed = short_hash(key, width)
         else:
-            place = np.uint64(begin)
-            key, hashed = hash_of(data, np.uint64(start), width)
-        at = hashed & mask
-        pending = np.uint64(number) << HALF | _PENDING_RECORD | width
-        while table[at, 1] != pending or table[at, 0] != key:
-            at = (at + ONE) & mask
-        table[at, 1] = place << HALF | np.uint64(count) << _QUARTER | width
+            id_place = np.uint64(word_offset)
+            key, hashed = hash_of(text_bytes, np.uint64(start), width)
+        slot = hashed & mask
+        pending = np.uint64(new_number) << HALF | _PENDING_RECORD | width
+        while table[slot, 1] != pending or table[slot, 0] != key:
+            slot = (slot + ONE) & mask
+        table[slot, 1] = id_place << HALF | np.uint64(id_count) << _QUARTER | width
     return used
 
 
 @njit(cache=True)
-def move_words(old: Any, table: Any) -> None:
+def move_words(old_table: Any, table: Any) -> None:
     """Put the words of a table into a larger one, which is empty."""
     mask = len(table) - 1
-    for slot in range(len(old)):
-        about = old[slot, 1]
-        if about == 0:
+    for slot in range(len(old_table)):
+        record = old_table[slot, 1]
+        if record == 0:
             continue
-        hashed = old[slot, 0]
-        size = np.int64(about & _FIELD)
+        # The key of a short word is the word, that of a longer one its hash.
+        hashed = old_table[slot, 0]
+        size = np.int64(record & _FIELD)
         if size <= _SHORT_BYTES:
             hashed = short_hash(hashed, size)
-        at = np.int64(hashed & np.uint64(mask))
-        while table[at, 1] != 0:
-            at = (at + 1) & mask
-        table[at] = old[slot]
+        free_slot = np.int64(hashed & np.uint64(mask))
+        while table[free_slot, 1] != 0:
+            free_slot = (free_slot + 1) & mask
+        table[free_slot] = old_table[slot]
 
 
 @njit(cache=True, nogil=True)
-def settle(found: Any, n: Any, settled: Any) -> Any:
-    """Replace the numbers of new words in `found` by where their ids are; return how
-    many ids the n words have.
+def settle(results: Any, word_count: Any, new_results: Any) -> Any:
+    """Replace the numbers of new words in results, and return the number of all ids.
+
+    Args:
+        results: uint64[word_count] from :func:`look_up`.
+        word_count: Number of words.
+        new_results: uint64[new words] from :func:`add_words`.
     """
     total = 0
-    for k in range(n):
-        if found[k] & LOW == _PENDING_IDS:
-            found[k] = settled[np.int64(found[k] >> HALF)]
-        total += np.int64(found[k] & LOW)
+    for word in range(word_count):
+        if results[word] & LOW == _PENDING_IDS:
+            results[word] = new_results[np.int64(results[word] >> HALF)]
+        total += np.int64(results[word] & LOW)
     return total
 
 
 @njit(cache=True, nogil=True)
 def write_ids(
-    found: Any,
-    n: Any,
-    kept: Any,
+    results: Any,
+    word_count: Any,
+    pool: Any,
     part: Any,
-    done: Any,
+    end_part: Any,
     counts: Any,
     ids: Any,
-    at: Any,
+    write_offset: Any,
     offsets: Any,
 ) -> Any:
-    """Write the ids of words to `ids` from `at` on; return where they end.
+    """Write the ids of words to `ids`, and return the offset of their end.
 
     Args:
-        found: uint64[n], from :func:`settle`.
-        kept: int32, the pool.
-        part, done: The first part that the words belong to, and the first that is not
-            finished.
+        results: uint64[word_count] from :func:`settle`.
+        word_count: Number of words.
+        pool: int32, the ids of words with more than one.
+        part, end_part: First part of the words, and the first that is not finished.
         counts: int64, the number of words up to the end of each of these parts.
         ids: int32, with room for all ids.
-        offsets: int64, gets where the ids of each finished part end.
+        write_offset: Offset of the first id in `ids`.
+        offsets: int64, gets the end of the ids of each finished part.
     """
-    k = 0
+    word = 0
     while True:
-        last = counts[part + 1] if part < done else n
-        while k < last:
-            count = np.int64(found[k] & LOW)
-            place = np.int64(found[k] >> HALF)
-            if count == 1:
-                ids[at] = place
+        # The words of one part, or those of the part that is not finished.
+        end_word = word_count
+        if part < end_part:
+            end_word = counts[part + 1]
+        while word < end_word:
+            id_count = np.int64(results[word] & LOW)
+            pool_offset = np.int64(results[word] >> HALF)
+            if id_count == 1:
+                ids[write_offset] = pool_offset
             else:
-                for i in range(count):
-                    ids[at + i] = kept[place + i]
-            at += count
-            k += 1
-        if part >= done:
-            return at
+                for id_index in range(id_count):
+                    ids[write_offset + id_index] = pool[pool_offset + id_index]
+            write_offset += id_count
+            word += 1
+        if part >= end_part:
+            return write_offset
         part += 1
-        offsets[part] = at
+        offsets[part] = write_offset
 
 
 @njit(cache=True, nogil=True)
-def find_unsure(data: Any, edges: Any, kinds: Any, unsure: Any) -> None:
-    """Find texts that may not be normalized, by the quick check of Unicode Standard
-    Annex 15.
+def find_unsure(
+    text_bytes: Any, edges: Any, combining_classes: Any, unsure: Any
+) -> None:
+    """Find texts that may not be normalized.
+
+    The quick check of Unicode Standard Annex 15: a text is normalized if no code point
+    may change, and the combining classes of marks that follow each other ascend.
 
     Args:
-        data, edges: uint8 and int64[n + 1], the texts.
-        kinds: uint8[0x110000], the canonical combining class of each code point, 255
-            for code points that may change.
+        text_bytes, edges: uint8 and int64[n + 1], the texts.
+        combining_classes: uint8[0x110000], the canonical combining class of each code
+            point, 255 for code points that may change.
         unsure: uint8[n], gets 1 for each text that may not be normalized.
     """
-    for part in range(len(edges) - 1):
-        i = edges[part]
-        stop = edges[part + 1]
-        before = 0
-        while i < stop:
-            # Eight ASCII characters at a time.
-            if i + 8 <= stop and load(data, i) & np.uint64(0x8080808080808080) == 0:
-                i += 8
-                before = 0
+    for text_index in range(len(edges) - 1):
+        byte_offset = edges[text_index]
+        text_end = edges[text_index + 1]
+        previous_class = 0
+        while byte_offset < text_end:
+            # Eight ASCII characters at a time: none has its highest bit set. ASCII
+            # never changes.
+            if (
+                byte_offset + 8 <= text_end
+                and load(text_bytes, byte_offset) & np.uint64(0x8080808080808080) == 0
+            ):
+                byte_offset += 8
+                previous_class = 0
                 continue
-            point, width = code_point(data, i, _NO_MARK)
-            i += width
-            kind = np.int64(kinds[point])
-            if kind == _UNSURE or (kind != 0 and kind < before):
-                unsure[part] = 1
+            point, width = code_point(text_bytes, byte_offset, _NO_MARK)
+            byte_offset += width
+            combining_class = np.int64(combining_classes[point])
+            if combining_class == _UNSURE or (
+                combining_class != 0 and combining_class < previous_class
+            ):
+                unsure[text_index] = 1
                 break
-            before = kind
+            previous_class = combining_class
 
 
 @njit(cache=True, nogil=True)
 def find_added(
-    data: Any,
+    text_bytes: Any,
     begins: Any,
-    stops: Any,
-    firsts: Any,
+    ends: Any,
+    first_bytes: Any,
     branches: Any,
-    leaves: Any,
+    tokens_of_nodes: Any,
     skipped: Any,
     places: Any,
     parts: Any,
     tokens: Any,
 ) -> Any:
-    """Find added tokens in parts of texts: leftmost, the longest of several, none
-    inside another.
+    """Find added tokens in parts of texts.
+
+    The leftmost token wins, of several that begin at one byte the longest, and no token
+    lies inside another one.
 
     Args:
-        data: uint8, the texts.
-        begins, stops: int64[n], where the parts lie.
-        firsts: uint8[256], 1 for bytes that a token begins with.
-        branches, leaves: The tree of the tokens, see
+        text_bytes: uint8, the texts.
+        begins, ends: int64[n], byte offsets of the parts.
+        first_bytes: uint8[256], 1 for each byte that a token begins with.
+        branches, tokens_of_nodes: Tree of the tokens, see
             :func:`tokenlake.etl.tokenizers.unigram_kernels.add_pieces`.
-        skipped: uint8[k], 1 for tokens that are plain text; they still keep others from
-            being found inside them.
-        places, parts, tokens: int64, get where each token begins, its part and its
-            number.
+        skipped: uint8[k], 1 for tokens that are plain text. Others are not found inside
+            them.
+        places, parts, tokens: int64, get the byte offset, the part and the number of
+            each token.
 
     Returns:
-        How many tokens there are; if there is no room for all, as many as there is room
-        for were written.
+        The number of tokens. If they do not fit into the arrays, it is larger than
+        these, which hold the first ones.
     """
-    n = 0
-    room = len(places)
+    token_count = 0
+    capacity = len(places)
     for part in range(len(begins)):
-        i = begins[part]
-        stop = stops[part]
-        while i < stop:
-            if firsts[data[i]] == 0:
-                i += 1
+        byte_offset = begins[part]
+        part_end = ends[part]
+        while byte_offset < part_end:
+            if first_bytes[text_bytes[byte_offset]] == 0:
+                byte_offset += 1
                 continue
-            # The longest token that begins here.
+            # Follow the tree: the last node with a token gives the longest one.
             token = -1
-            end = i + 1
+            token_end = byte_offset + 1
             node = 0
-            k = i
-            while k < stop:
-                node = np.int64(branches[branch_of(branches, node, data[k]), 1])
+            next_byte = byte_offset
+            while next_byte < part_end:
+                node = np.int64(
+                    branches[branch_of(branches, node, text_bytes[next_byte]), 1]
+                )
                 if node == 0:
                     break
-                k += 1
-                if leaves[node] >= 0:
-                    token = leaves[node]
-                    end = k
+                next_byte += 1
+                if tokens_of_nodes[node] >= 0:
+                    token = tokens_of_nodes[node]
+                    token_end = next_byte
             if token >= 0 and skipped[token] == 0:
-                if n < room:
-                    places[n] = i
-                    parts[n] = part
-                    tokens[n] = token
-                n += 1
-            i = end
-    return n
+                if token_count < capacity:
+                    places[token_count] = byte_offset
+                    parts[token_count] = part
+                    tokens[token_count] = token
+                token_count += 1
+            byte_offset = token_end
+    return token_count
 
 
 @njit(cache=True)
-def add_whole_words(data: Any, edges: Any, slots: Any) -> None:
-    """Put the numbers of words, plus one, into a table.
+def add_whole_words(word_bytes: Any, edges: Any, slots: Any) -> None:
+    """Put the numbers of words into a table.
 
     Args:
-        data, edges: uint8 and int64[n + 1], the words, with eight more bytes behind the
-            last.
-        slots: int32[capacity], zeros; gets the words' numbers, counted from 1.
+        word_bytes, edges: uint8 and int64[n + 1], the words, with eight more bytes
+            behind the last one.
+        slots: int32[capacity], zeros. Gets the numbers of the words plus one, because 0
+            marks a free slot. The capacity is a power of two.
     """
     mask = np.uint64(len(slots) - 1)
-    for number in range(len(edges) - 1):
-        _, hashed = hash_of(data, edges[number], edges[number + 1] - edges[number])
-        at = hashed & mask
-        while slots[at] != 0:
-            at = (at + ONE) & mask
-        slots[at] = number + 1
+    for word in range(len(edges) - 1):
+        _, hashed = hash_of(word_bytes, edges[word], edges[word + 1] - edges[word])
+        slot = hashed & mask
+        while slots[slot] != 0:
+            slot = (slot + ONE) & mask
+        slots[slot] = word + 1
 
 
 @njit(cache=True)
 def _whole_word(
-    data: Any, start: Any, size: Any, known: Any, edges: Any, slots: Any
+    text_bytes: Any, start: Any, size: Any, word_bytes: Any, edges: Any, slots: Any
 ) -> Any:
-    """Return the number of a word in a table of :func:`add_whole_words`, -1 for
-    none.
-    """
+    """Return the number of a word in a table of whole words, -1 for none."""
     mask = np.uint64(len(slots) - 1)
-    _, hashed = hash_of(data, start, size)
-    at = hashed & mask
-    while slots[at] != 0:
-        number = slots[at] - 1
-        first = edges[number]
-        if edges[number + 1] - first == size:
-            i = 0
-            while i < size and known[first + i] == data[start + i]:
-                i += 1
-            if i == size:
-                return number
-        at = (at + ONE) & mask
+    _, hashed = hash_of(text_bytes, start, size)
+    slot = hashed & mask
+    while slots[slot] != 0:
+        word = slots[slot] - 1
+        word_start = edges[word]
+        if edges[word + 1] - word_start == size:
+            equal_bytes = 0
+            while (
+                equal_bytes < size
+                and word_bytes[word_start + equal_bytes]
+                == text_bytes[start + equal_bytes]
+            ):
+                equal_bytes += 1
+            if equal_bytes == size:
+                return word
+        slot = (slot + ONE) & mask
     return -1
 
 
 @njit(cache=True, inline="always")
 def _merge_hash(left: Any, right: Any) -> Any:
     """Return the key of a pair of ids and its hash."""
-    key = np.uint64(left) << HALF | np.uint64(right)
-    return key, key * MIX
+    pair_key = np.uint64(left) << HALF | np.uint64(right)
+    return pair_key, pair_key * MIX
 
 
 @njit(cache=True)
-def add_merges(merges: Any, bits: Any, left: Any, right: Any, made: Any) -> None:
+def add_merges(
+    merges: Any, bits: Any, left_ids: Any, right_ids: Any, merged_ids: Any
+) -> None:
     """Put the merges of a tokenizer into a table.
 
     Args:
-        merges: uint64[capacity, 2], zeros. A record has the two ids, then the merge's
-            rank plus one above bit 32 and the id that it makes.
+        merges: uint64[capacity, 2], zeros: a merge table as in
+            :mod:`tokenlake.etl.tokenizers.segment_kernels`.
         bits: uint64[:data:`FILTER_WORDS`], zeros; gets a bit for each pair. Most pairs
-            that are asked for are no merges, and the bits stay in the processor's cache
-            where the table does not.
-        left, right, made: int32[n], the pairs and what they make, the first merge
-            first.
+            in a text have no merge. The bits, which stay in the processor's cache, rule
+            them out without a look into the table.
+        left_ids, right_ids, merged_ids: int32[n], the pairs and the ids that they
+            become, in the order of their ranks.
     """
     mask = np.uint64(len(merges) - 1)
-    for rank in range(len(left)):
-        key, mixed = _merge_hash(left[rank], right[rank])
+    for rank in range(len(left_ids)):
+        pair_key, mixed = _merge_hash(left_ids[rank], right_ids[rank])
         bit = mixed >> _FILTER_SHIFT
         bits[bit >> _WORD] |= ONE << (bit & _WITHIN)
-        at = (mixed >> HALF) & mask
-        while merges[at, 1] != 0 and merges[at, 0] != key:
-            at = (at + ONE) & mask
-        merges[at, 0] = key
-        merges[at, 1] = np.uint64(rank + 1) << HALF | np.uint64(made[rank])
+        slot = (mixed >> HALF) & mask
+        while merges[slot, 1] != 0 and merges[slot, 0] != pair_key:
+            slot = (slot + ONE) & mask
+        merges[slot, 0] = pair_key
+        merges[slot, 1] = np.uint64(rank + 1) << HALF | np.uint64(merged_ids[rank])
 
 
 @njit(cache=True, inline="always")
 def _rank_of(merges: Any, bits: Any, left: Any, right: Any) -> Any:
-    """Return the rank and the result of merging two ids, as one number that orders
-    them; none: the largest.
-    """
-    key, mixed = _merge_hash(left, right)
+    """Return the merge table's entry of two ids, `_NO_RANK` if nothing merges them."""
+    pair_key, mixed = _merge_hash(left, right)
     bit = mixed >> _FILTER_SHIFT
     if (bits[bit >> _WORD] >> (bit & _WITHIN)) & ONE == 0:
         return _NO_RANK
     mask = np.uint64(len(merges) - 1)
-    at = (mixed >> HALF) & mask
-    while merges[at, 1] != 0 and merges[at, 0] != key:
-        at = (at + ONE) & mask
-    about = merges[at, 1]
-    return _NO_RANK if about == 0 else np.int64(about)
+    slot = (mixed >> HALF) & mask
+    while merges[slot, 1] != 0 and merges[slot, 0] != pair_key:
+        slot = (slot + ONE) & mask
+    entry = merges[slot, 1]
+    if entry == 0:
+        return _NO_RANK
+    return np.int64(entry)
 
 
 @njit(cache=True)
 def fill_byte_pairs(merges: Any, bits: Any, byte_ids: Any, byte_pairs: Any) -> None:
-    """Note the merge of each pair of bytes in `byte_pairs` (int64[65536]), which
-    serves in the place of the table.
+    """Fill `byte_pairs` (int64[65536]) with the entry of each pair of bytes.
+
+    The first look-ups of a word then need no hash.
     """
-    for first in range(256):
-        for second in range(256):
-            byte_pairs[first << 8 | second] = _rank_of(
-                merges, bits, byte_ids[first], byte_ids[second]
+    for left_byte in range(256):
+        for right_byte in range(256):
+            byte_pairs[left_byte << 8 | right_byte] = _rank_of(
+                merges, bits, byte_ids[left_byte], byte_ids[right_byte]
             )
 
 
 @njit(cache=True)
 def _merge(
-    data: Any,
+    text_bytes: Any,
     start: Any,
     stop: Any,
-    points: Any,
+    ids_of_points: Any,
     byte_ids: Any,
     byte_pairs: Any,
     merges: Any,
     bits: Any,
     ids: Any,
-    at: Any,
+    write_offset: Any,
     ranks: Any,
 ) -> Any:
-    """Write the ids of a word to `ids` from `at` on and return their number: byte pair
-    encoding as it is defined.
+    """Write the ids of a word to `ids` from an offset on, and return their number.
 
-    Of all neighbours the pair with the lowest rank is merged, the leftmost of several,
-    until none can be.
+    Byte pair encoding: of all neighbours the pair with the lowest rank is merged, the
+    leftmost of several, until no pair has a rank.
     """
-    # 1. The ids of the bytes or, where characters have ids, of these, or of the bytes
-    #    of those that have none.
+    # 1. The ids of the bytes or, where characters have ids, of the characters. Entry k
+    #    of `ranks` belongs to the ids k and k + 1.
     if len(byte_pairs) > 0:
-        n = stop - start
-        for k in range(n):
-            ids[at + k] = byte_ids[data[start + k]]
-        for k in range(n - 1):
-            ranks[k] = byte_pairs[
-                np.int64(data[start + k]) << 8 | np.int64(data[start + k + 1])
+        id_count = stop - start
+        for pair in range(id_count):
+            ids[write_offset + pair] = byte_ids[text_bytes[start + pair]]
+        for pair in range(id_count - 1):
+            ranks[pair] = byte_pairs[
+                np.int64(text_bytes[start + pair]) << 8
+                | np.int64(text_bytes[start + pair + 1])
             ]
     else:
-        n = write_characters(data, start, stop, points, byte_ids, ids, at)
-        for k in range(n - 1):
-            ranks[k] = _rank_of(merges, bits, ids[at + k], ids[at + k + 1])
-    # 2. Merge; entry k of `ranks` is of the pair k and k + 1.
-    while n > 1:
-        # Two loops without unforeseeable branches take less time than one that notes
-        # the place of the lowest.
+        id_count = write_characters(
+            text_bytes, start, stop, ids_of_points, byte_ids, ids, write_offset
+        )
+        for pair in range(id_count - 1):
+            ranks[pair] = _rank_of(
+                merges, bits, ids[write_offset + pair], ids[write_offset + pair + 1]
+            )
+    # 2. Merge the best pair until there is none.
+    while id_count > 1:
+        # Two loops whose branches a processor can predict take less time than one that
+        # remembers the place of the lowest rank.
         lowest = ranks[0]
-        for k in range(1, n - 1):
-            lowest = min(lowest, ranks[k])
+        for pair in range(1, id_count - 1):
+            lowest = min(lowest, ranks[pair])
         if lowest == _NO_RANK:
             break
-        best = 0
-        while ranks[best] != lowest:
-            best += 1
-        ids[at + best] = np.int32(lowest & np.int64(0xFFFFFFFF))
-        n -= 1
-        for k in range(best + 1, n):
-            ids[at + k] = ids[at + k + 1]
-            ranks[k - 1] = ranks[k]
-        if best > 0:
-            ranks[best - 1] = _rank_of(merges, bits, ids[at + best - 1], ids[at + best])
-        if best < n - 1:
-            ranks[best] = _rank_of(merges, bits, ids[at + best], ids[at + best + 1])
-    return n
+        best_pair = 0
+        while ranks[best_pair] != lowest:
+            best_pair += 1
+        ids[write_offset + best_pair] = np.int32(lowest & np.int64(0xFFFFFFFF))
+        # The merged id takes two places: what follows moves one to the left.
+        id_count -= 1
+        for pair in range(best_pair + 1, id_count):
+            ids[write_offset + pair] = ids[write_offset + pair + 1]
+            ranks[pair - 1] = ranks[pair]
+        # Only the pairs on both sides of the merged id have changed.
+        if best_pair > 0:
+            ranks[best_pair - 1] = _rank_of(
+                merges,
+                bits,
+                ids[write_offset + best_pair - 1],
+                ids[write_offset + best_pair],
+            )
+        if best_pair < id_count - 1:
+            ranks[best_pair] = _rank_of(
+                merges,
+                bits,
+                ids[write_offset + best_pair],
+                ids[write_offset + best_pair + 1],
+            )
+    return id_count
 
 
 @njit(cache=True, nogil=True)
 def merge_words(
-    data: Any,
+    text_bytes: Any,
     cuts: Any,
     new: Any,
-    known: Any,
-    known_edges: Any,
-    known_slots: Any,
-    known_ids: Any,
-    points: Any,
+    whole_bytes: Any,
+    whole_edges: Any,
+    whole_slots: Any,
+    whole_ids: Any,
+    ids_of_points: Any,
     byte_ids: Any,
     byte_pairs: Any,
     merges: Any,
@@ -788,48 +889,49 @@ def merge_words(
     offsets: Any,
     ids: Any,
 ) -> Any:
-    """Encode words by byte pair encoding; return the number of their ids.
+    """Encode words by byte pair encoding, and return the number of their ids.
 
     Args:
-        data, cuts, new: The texts, the edges of all words, and the numbers of those
-            that are encoded.
-        known, known_edges, known_slots, known_ids: Words that have an id as a whole,
-            from :func:`add_whole_words`.
-        points: int32[0x110000], the id of each code point, -1 for those that become the
-            ids of their bytes.
-        byte_ids: int32[256].
-        byte_pairs: int64[65536] from :func:`fill_byte_pairs` where only bytes have ids,
+        text_bytes, cuts, new: Texts, edges of all words, and the numbers of the words
+            to encode.
+        whole_bytes, whole_edges, whole_slots, whole_ids: Words that have an id as a
+            whole, from :func:`add_whole_words`; empty for none.
+        ids_of_points: int32[0x110000], the id of each code point, -1 for those that
+            become the ids of their bytes.
+        byte_ids: int32[256], the id of each byte.
+        byte_pairs: int64[65536] from :func:`fill_byte_pairs` if only bytes have ids,
             else empty.
-        merges, bits: From :func:`add_merges`.
-        ranks: int64[k], room for as many as a word has bytes.
-        offsets: int64[n + 1], gets where the ids of each word end.
-        ids: int32, with room for as many ids as the words have bytes.
+        merges, bits: Tables from :func:`add_merges`.
+        ranks: int64[k], with room for an entry per byte of a word.
+        offsets: int64[n + 1], gets the end of the ids of each word.
+        ids: int32, with room for an id per byte of the words.
     """
-    at = 0
-    for k in range(len(new)):
-        start = cuts[new[k]]
-        stop = cuts[new[k] + 1]
-        number = -1
-        if len(known_ids) > 0:
-            number = _whole_word(
-                data, start, stop - start, known, known_edges, known_slots
+    write_offset = 0
+    for new_index in range(len(new)):
+        start = cuts[new[new_index]]
+        stop = cuts[new[new_index] + 1]
+        # A vocabulary with ignore_merges takes a word that is a token as it is.
+        whole_word = -1
+        if len(whole_ids) > 0:
+            whole_word = _whole_word(
+                text_bytes, start, stop - start, whole_bytes, whole_edges, whole_slots
             )
-        if number >= 0:
-            ids[at] = known_ids[number]
-            at += 1
+        if whole_word >= 0:
+            ids[write_offset] = whole_ids[whole_word]
+            write_offset += 1
         else:
-            at += _merge(
-                data,
+            write_offset += _merge(
+                text_bytes,
                 start,
                 stop,
-                points,
+                ids_of_points,
                 byte_ids,
                 byte_pairs,
                 merges,
                 bits,
                 ids,
-                at,
+                write_offset,
                 ranks,
             )
-        offsets[k + 1] = at
-    return at
+        offsets[new_index + 1] = write_offset
+    return write_offset

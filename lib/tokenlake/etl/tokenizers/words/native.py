@@ -53,6 +53,7 @@ _SOURCES: Final = (
     "words/native_compiler.py",
     "words/signatures.py",
 )
+# Bytes of a sha256.
 _DIGEST_BYTES: Final = 32
 # Called where Python code would raise an exception, which no loop does. They are parts
 # of numba, which is not loaded.
@@ -72,28 +73,32 @@ class Loop:
     """A compiled loop.
 
     Args:
-        name: Its name, for messages.
-        signature: Its parameters.
-        address: Where its machine code begins.
+        name: Name of the loop, for messages.
+        signature: Types of its parameters, and the number of its results.
+        address: Address of its machine code.
     """
 
     def __init__(self, name: str, signature: Signature, address: int) -> None:
         self._name = name
+        # None stands for a number, which fills one entry of the block. An array fills
+        # two. The results are written to the same entries, so they need room as well.
         self._dtypes: list[np.dtype[Any] | None] = []
-        size = 0
+        entry_count = 0
         for parameter in signature.parameters:
             if parameter == NUMBER:
                 self._dtypes.append(None)
-                size += 1
+                entry_count += 1
             else:
                 self._dtypes.append(np.dtype(parameter.removesuffix("x2")))
-                size += 2
+                entry_count += 2
         self._results = signature.results
-        self._block: Any = ctypes.c_int64 * max(size, signature.results)
+        self._block: Any = ctypes.c_int64 * max(entry_count, signature.results)
         self._call: Any = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(address)
 
     def __call__(self, *arguments: Any) -> Any:
         """Run the loop; return an integer, a tuple of integers, or None."""
+        # 1. Fill the block. An array of another type or layout would be read as wrong
+        #    numbers, because machine code checks nothing.
         block = self._block()
         entry = 0
         for dtype, argument in zip(self._dtypes, arguments, strict=True):
@@ -108,10 +113,14 @@ class Loop:
             block[entry] = argument.ctypes.data
             block[entry + 1] = len(argument)
             entry += 2
+
+        # 2. Run the loop, which writes its results over the arguments.
         self._call(ctypes.addressof(block))
+        if self._results == 0:
+            return None
         if self._results == 1:
             return block[0]
-        return tuple(block[: self._results]) if self._results else None
+        return tuple(block[: self._results])
 
 
 @final
@@ -128,6 +137,7 @@ class Loops:
 
         llvm.initialize_native_target()
         llvm.initialize_native_asmprinter()
+        # Every symbol of the object file must exist, or it does not load.
         abort = llvm.address_of_symbol("abort")
         for symbol in _ERROR_PATHS:
             if llvm.address_of_symbol(symbol) is None:
@@ -144,13 +154,13 @@ class Loops:
             setattr(self, name, Loop(name, signature, address))
 
 
+# The loops of this process, once they are loaded.
 _LOADED: list[Loops] = []
 _ONE_THREAD: Final = Lock()
 
 
 def loops() -> Any:
-    """Return the loops, compiled once for each machine and loaded once for each
-    process.
+    """Return the loops, compiled once per machine and loaded once per process.
 
     Raises:
         ImportError: numba is not installed, and nothing was compiled before.
@@ -163,17 +173,15 @@ def loops() -> Any:
 
 
 def is_compiled() -> bool:
-    """Whether this machine has compiled the loops before, so that they start at
-    once.
-    """
+    """Whether this machine has compiled the loops before, and they start at once."""
     try:
-        return bool(_LOADED) or _kept_code(_file_name()) is not None
+        return bool(_LOADED) or _cached_code(_file_name()) is not None
     except (ImportError, PackageNotFoundError):
         return False
 
 
 def machine_code() -> bytes:
-    """Return the object file: a kept one, or one that is compiled now.
+    """Return the object file from the cache, or compile it.
 
     Processes that start together on a new machine wait for the first of them to
     compile.
@@ -182,25 +190,27 @@ def machine_code() -> bytes:
         ImportError: numba is not installed, and nothing was compiled before.
         RuntimeError: numba cannot compile the loops.
     """
-    name = _file_name()
-    code = _kept_code(name)
+    file_name = _file_name()
+    code = _cached_code(file_name)
     if code is not None:
         return code
     with _turn():
-        code = _kept_code(name)
+        # Another process may have compiled while this one waited.
+        code = _cached_code(file_name)
         if code is not None:
             return code
         code = _compile()
         for folder in code_folders():
-            if write_code(folder / name, code):
+            if write_code(folder / file_name, code):
                 break
     return code
 
 
 @contextmanager
 def _turn() -> Generator[None]:
-    """Hold the lock of the first folder that can be locked; where there is none,
-    processes do not wait.
+    """Hold the lock of the first folder that can be locked.
+
+    If none can, processes do not wait for each other, and each one compiles.
     """
     with ExitStack() as stack:
         for folder in code_folders():
@@ -224,17 +234,18 @@ def _compile() -> bytes:
 
     try:
         return compile_loops()
-    # Some of numba's parts that are used have no stable interface.
+    # Some of the parts of numba that are used have no stable interface. So any error
+    # means that this version of numba cannot be used.
     except Exception as error:
         raise RuntimeError(
             f"numba {version('numba')} does not compile its loops ({error!r})"
         ) from error
 
 
-def _kept_code(name: str) -> bytes | None:
+def _cached_code(file_name: str) -> bytes | None:
     """Return the object file that was compiled before, or None."""
     for folder in code_folders():
-        code = read_code(folder / name)
+        code = read_code(folder / file_name)
         if code is not None:
             return code
     return None
@@ -244,19 +255,22 @@ def _file_name() -> str:
     """Return the name of the object file for this processor."""
     import llvmlite.binding as llvm
 
-    return f"words-{_identity(llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten())}.o"
+    processor = llvm.get_host_cpu_name()
+    features = llvm.get_host_cpu_features().flatten()
+    return f"words-{_identity(processor, features)}.o"
 
 
-def _identity(*facts: str) -> str:
+def _identity(processor: str, features: str) -> str:
     """Return a hash of everything that the machine code depends on."""
     digest = hashlib.sha256()
-    for fact in (
-        *facts,
+    for line in (
+        processor,
+        features,
         platform.python_version(),
         version("numba"),
         version("llvmlite"),
     ):
-        digest.update(fact.encode() + b"\n")
+        digest.update(line.encode() + b"\n")
     root = Path(__file__).parent.parent
     for source in _SOURCES:
         digest.update((root / source).read_bytes())
@@ -265,29 +279,35 @@ def _identity(*facts: str) -> str:
 
 def code_folders() -> Iterator[Path]:
     """Yield the folders where the file may lie, in order of preference."""
+    # The folder of compiled modules is shared by all users of an installation.
     if __spec__.cached is not None:
         yield Path(__spec__.cached).parent
     yield default_folder() / "kernels"
 
 
 def read_code(path: Path) -> bytes | None:
-    """Return a kept object file, or None where there is none that can be trusted."""
+    """Return a cached object file, or None if none can be trusted."""
     try:
-        with path.open("rb") as file:
-            if not _is_ours(os.fstat(file.fileno())):
+        with path.open("rb") as code_file:
+            # The open file is examined, because a path may be replaced in between.
+            if not _is_ours(os.fstat(code_file.fileno())):
                 return None
-            content = file.read()
+            content = code_file.read()
     except OSError:
         return None
     digest = content[:_DIGEST_BYTES]
     code = content[_DIGEST_BYTES:]
-    return code if hashlib.sha256(code).digest() == digest else None
+    if hashlib.sha256(code).digest() != digest:
+        return None
+    return code
 
 
 def _is_ours(status: os.stat_result) -> bool:
-    """Whether a file belongs to this user (or to root, as installed files do), and
-    nobody else can write it.
+    """Whether a file belongs to this user or to root, and nobody else can write it.
+
+    Root owns the files of an installation.
     """
+    # Windows has no such owners; there the folder belongs to the user.
     if not hasattr(os, "geteuid"):
         return True
     is_owned = status.st_uid in (os.geteuid(), 0)
@@ -295,16 +315,17 @@ def _is_ours(status: os.stat_result) -> bool:
 
 
 def write_code(path: Path, code: bytes) -> bool:
-    """Keep an object file; return whether that was possible."""
+    """Store an object file, and return whether that was possible."""
+    # A temporary file is renamed, so that no other process reads half of it.
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=path.name)
+        handle, temporary_name = tempfile.mkstemp(dir=path.parent, prefix=path.name)
     except OSError:
         return False
-    temporary = Path(name)
+    temporary = Path(temporary_name)
     try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(hashlib.sha256(code).digest() + code)
+        with os.fdopen(handle, "wb") as code_file:
+            code_file.write(hashlib.sha256(code).digest() + code)
         temporary.replace(path)
     except OSError:
         with suppress(OSError):

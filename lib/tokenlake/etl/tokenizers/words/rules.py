@@ -1,5 +1,4 @@
-"""Read from a tokenizer.json how a text is split into words that are encoded by
-themselves.
+"""Read from a tokenizer.json how a text is split into independent words.
 
 There are two kinds of tokenizers:
 
@@ -19,9 +18,7 @@ Everything else raises :class:`UnsupportedError` with the reason.
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import chain
 from typing import Any, Final, final
 
 import orjson
@@ -30,6 +27,7 @@ from tokenlake.etl.tokenizers.allowlist import (
     BYTE_TOKENS,
     flat,
     kind_of,
+    merge_pairs,
     model_type,
     only_wraps,
     unknown_keys,
@@ -49,6 +47,7 @@ from tokenlake.runtime.tokenizer_guard.caution import reason_for_caution
 
 MARK: Final = "\u2581"
 """The character that SentencePiece writes for a space."""
+# The expression of ByteLevel with `use_regex`.
 _GPT2: Final = (
     r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 )
@@ -65,7 +64,6 @@ _METASPACE_KEYS: Final = frozenset(
 # Bytes that occur in UTF-8 outside ASCII.
 _WIDE_BYTES: Final = (*range(0x80, 0xC0), *range(0xC2, 0xF5))
 _ASCII: Final = 128
-_MOST_KNOWN: Final = 4
 
 
 @final
@@ -93,30 +91,39 @@ class SplitRules:
     composes: bool
 
     def model_alone(self, files: TokenizerFiles) -> bytes:
-        """Return the tokenizer.json of the same model without anything else: it
-        encodes one word.
+        """Return the tokenizer.json of the same model without any stage around it.
+
+        It encodes one word.
         """
-        alone = {
-            "type": "ByteLevel",
-            "add_prefix_space": False,
-            "trim_offsets": False,
-            "use_regex": False,
-        }
         spec = {
             **files.spec,
             "truncation": None,
             "padding": None,
             "added_tokens": [],
-            "normalizer": _REPLACE if self.is_sentencepiece else None,
-            "pre_tokenizer": None if self.is_sentencepiece else alone,
+            "normalizer": None,
+            "pre_tokenizer": None,
             "post_processor": None,
-            "decoder": None if self.is_sentencepiece else alone,
+            "decoder": None,
         }
+        # One stage stays: it writes the word in the characters of the vocabulary.
+        if self.is_sentencepiece:
+            spec["normalizer"] = _REPLACE
+        else:
+            byte_level = {
+                "type": "ByteLevel",
+                "add_prefix_space": False,
+                "trim_offsets": False,
+                "use_regex": False,
+            }
+            spec["pre_tokenizer"] = byte_level
+            spec["decoder"] = byte_level
         return orjson.dumps(spec)
 
 
-# A look at the merges of a large vocabulary takes a tenth of a second, and several ask.
-_KNOWN: Final[dict[bytes, SplitRules]] = {}
+# Rules by tokenizer.json. A look at the merges of a large vocabulary takes a tenth of a
+# second, and the gate, the plan and the engine of a process each need the rules.
+_RULES: Final[dict[bytes, SplitRules]] = {}
+_MOST_RULES: Final = 4
 
 
 def objection_to_words(files: TokenizerFiles, *, literal: bool) -> str | None:
@@ -140,16 +147,21 @@ def split_rules_of(files: TokenizerFiles) -> SplitRules:
     Raises:
         UnsupportedError: The tokenizer has a part that is not reproduced here.
     """
-    rules = _KNOWN.get(files.json_bytes)
+    rules = _RULES.get(files.json_bytes)
     if rules is None:
         rules = _read(files)
-        if len(_KNOWN) >= _MOST_KNOWN:
-            _KNOWN.clear()
-        _KNOWN[files.json_bytes] = rules
+        if len(_RULES) >= _MOST_RULES:
+            _RULES.clear()
+        _RULES[files.json_bytes] = rules
     return rules
 
 
 def _read(files: TokenizerFiles) -> SplitRules:
+    """Read the rules of a tokenizer.
+
+    Raises:
+        UnsupportedError: The tokenizer has a part that is not reproduced here.
+    """
     spec = files.spec
     # Such a tokenizer runs in a bounded process, which only encodes and decodes.
     caution = reason_for_caution(spec)
@@ -168,6 +180,7 @@ def _read(files: TokenizerFiles) -> SplitRules:
         raise UnsupportedError(
             f"the post_processor is {kind} and does more than add tokens around a document"
         )
+    # SentencePiece spells unknown characters by tokens of their bytes, ByteLevel none.
     if spec["model"].get("byte_fallback"):
         return _read_sentencepiece(files)
     return _read_splits(files)
@@ -190,9 +203,8 @@ def _require_known_tokens(files: TokenizerFiles, literal: bool) -> None:
         # inside it.
         parts = flat(files.spec.get("normalizer"), "normalizers")
         is_composed = unicodedata.is_normalized("NFC", content)
-        is_changed = any(part["type"] != "NFC" for part in parts) or (
-            parts and not is_composed
-        )
+        has_other_parts = any(part["type"] != "NFC" for part in parts)
+        is_changed = has_other_parts or (bool(parts) and not is_composed)
         if is_changed and files.matched_tokens(literal=literal):
             raise UnsupportedError(
                 f"the added token {content!r} is matched in normalized text"
@@ -207,6 +219,8 @@ def _read_splits(files: TokenizerFiles) -> SplitRules:
         raise UnsupportedError(
             f"the normalizer is {kind_of(spec.get('normalizer'))}, expected none or NFC"
         )
+
+    # 1. The last stage writes bytes as characters. Alone it may put a space in front.
     stages = flat(spec.get("pre_tokenizer"), "pretokenizers")
     if not stages or stages[-1].get("type") != "ByteLevel":
         raise UnsupportedError(
@@ -218,7 +232,9 @@ def _read_splits(files: TokenizerFiles) -> SplitRules:
     has_prefix = byte_level.get("add_prefix_space", True)
     if has_prefix and len(stages) > 1:
         raise UnsupportedError("the pre_tokenizer puts a space in front of pieces")
-    trees = [tree for stage in stages[:-1] for tree in _trees_of(stage)]
+
+    # 2. The stages before it, and ByteLevel's own expression, split.
+    trees = [_tree_of(stage) for stage in stages[:-1]]
     if byte_level.get("use_regex", True):
         trees.append(parse(_GPT2))
     splitters: list[Splitter] = []
@@ -226,33 +242,40 @@ def _read_splits(files: TokenizerFiles) -> SplitRules:
         sources = classes_of(tree)
         splitters.append(compile_tree(tree, sources, symbols_of(sources)))
     for stage, splitter in zip(stages, splitters, strict=False):
-        # What lies between matches is dropped; the same as keeping it only where there
-        # is nothing.
+        # Text between matches is dropped. That equals keeping it if there is none.
         if stage.get("behavior") == "Removed" and not splitter.covers_all:
             raise UnsupportedError("the pre_tokenizer's Split removes text")
+    prefix = "never"
+    if has_prefix:
+        prefix = "every"
     return SplitRules(
         splitters=tuple(splitters),
         is_sentencepiece=False,
         starts_words=False,
-        prefix="every" if has_prefix else "never",
+        prefix=prefix,
         only_if_missing=True,
         composes=bool(normalizers),
     )
 
 
-def _trees_of(stage: dict[str, Any]) -> Iterator[Node]:
-    """Yield the expression of a stage, at whose matches a text is split."""
-    kind = stage.get("type")
-    if kind == "Digits" and stage.keys() <= {"type", "individual_digits"}:
-        digit = CharacterClass(
-            stage_class({"type": "Digits", "individual_digits": True})
-        )
-        yield digit if stage.get("individual_digits") else Repeat(digit, 1, None)
-        return
-    if kind == "Punctuation" and stage in ({"type": "Punctuation"}, _PUNCTUATION):
-        yield CharacterClass(stage_class(_PUNCTUATION))
-        return
-    if kind != "Split" or not stage.keys() <= _SPLIT_KEYS:
+def _tree_of(stage: dict[str, Any]) -> Node:
+    """Return the expression of a stage, at whose matches a text is split."""
+    # 1. Stages with classes of their own, which are not written as expressions.
+    stage_type = stage.get("type")
+    if stage_type == "Digits" and stage.keys() <= {"type", "individual_digits"}:
+        digit_stage = {"type": "Digits", "individual_digits": True}
+        digit = CharacterClass(stage_class(digit_stage))
+        if stage.get("individual_digits"):
+            return digit
+        return Repeat(digit, 1, None)
+    if stage_type == "Punctuation" and stage in (
+        {"type": "Punctuation"},
+        _PUNCTUATION,
+    ):
+        return CharacterClass(stage_class(_PUNCTUATION))
+
+    # 2. A Split, which must keep its matches as pieces.
+    if stage_type != "Split" or not stage.keys() <= _SPLIT_KEYS:
         raise UnsupportedError(
             f"the pre_tokenizer holds {kind_of(stage)}, expected Split, Digits, Punctuation and ByteLevel"
         )
@@ -264,10 +287,12 @@ def _trees_of(stage: dict[str, Any]) -> Iterator[Node]:
             f"the pre_tokenizer's Split is {behavior}, expected Isolated"
         )
     pattern = stage["pattern"]
-    text = pattern.get("String")
-    if text == "":
+    pattern_text = pattern.get("String")
+    if pattern_text == "":
         raise UnsupportedError("the pre_tokenizer splits at the empty text")
-    yield parse(pattern["Regex"]) if text is None else literal(text)
+    if pattern_text is None:
+        return parse(pattern["Regex"])
+    return literal(pattern_text)
 
 
 def _read_sentencepiece(files: TokenizerFiles) -> SplitRules:
@@ -277,7 +302,9 @@ def _read_sentencepiece(files: TokenizerFiles) -> SplitRules:
     _require_byte_tokens(model)
     normalizer = flat(spec.get("normalizer"), "normalizers")
     stage = spec.get("pre_tokenizer")
-    # After every space was replaced there is none to split at.
+
+    # 1. The normalizer writes spaces as the mark, and nothing splits: there is no
+    #    pre-tokenizer, or one that splits at spaces, of which none is left.
     is_idle = (
         stage is not None
         and stage.get("type") == "Split"
@@ -288,7 +315,9 @@ def _read_sentencepiece(files: TokenizerFiles) -> SplitRules:
             raise UnsupportedError(
                 f"the normalizer is {kind_of(spec.get('normalizer'))}, expected Replace"
             )
-        prefix = "every" if _PREPEND in normalizer else "never"
+        prefix = "never"
+        if _PREPEND in normalizer:
+            prefix = "every"
         return SplitRules(
             splitters=(),
             is_sentencepiece=True,
@@ -297,6 +326,8 @@ def _read_sentencepiece(files: TokenizerFiles) -> SplitRules:
             only_if_missing=False,
             composes=False,
         )
+
+    # 2. Metaspace writes the mark, and may split at it.
     if normalizer:
         raise UnsupportedError(
             f"the normalizer is {kind_of(spec.get('normalizer'))} beside a pre_tokenizer"
@@ -312,49 +343,49 @@ def _read_sentencepiece(files: TokenizerFiles) -> SplitRules:
         raise UnsupportedError(
             f"the pre_tokenizer is {kind_of(stage)}, expected none or Metaspace"
         )
-    scheme = stage["prepend_scheme"]
+    prefix = stage["prepend_scheme"]
+    if prefix == "always":
+        prefix = "every"
     return SplitRules(
         splitters=(),
         is_sentencepiece=True,
         starts_words=stage["split"],
-        prefix="every" if scheme == "always" else scheme,
+        prefix=prefix,
         only_if_missing=True,
         composes=False,
     )
 
 
 def _require_byte_tokens(model: dict[str, Any]) -> None:
-    """Check that every character has ids of its own, and that no merge joins the
-    tokens of bytes.
-    """
+    """Check that every character has ids, and that no merge joins bytes."""
     vocab = model["vocab"]
+    # 1. ASCII characters are tokens or bytes. A space is written as the mark, for which
+    #    no bytes would do.
     for point in range(_ASCII):
-        if (
-            chr(point) not in vocab
-            and f"<0x{point:02X}>" not in vocab
-            and point != ord(" ")
-        ):
+        has_token = chr(point) in vocab or f"<0x{point:02X}>" in vocab
+        if not has_token and point != ord(" "):
             raise UnsupportedError(
                 f"the vocabulary has no token for the character U+{point:04X}"
             )
     if MARK not in vocab:
         raise UnsupportedError("the vocabulary has no token for a space")
+
+    # 2. All others are at least their bytes.
     for byte in _WIDE_BYTES:
         if f"<0x{byte:02X}>" not in vocab:
             raise UnsupportedError(
                 f"the vocabulary has no token for the byte {byte:02X}"
             )
+
+    # 3. A merge with the token of a byte would join neighbours across a cut.
     if model.get("ignore_merges"):
         raise UnsupportedError("model.ignore_merges with byte_fallback")
     if model.get("continuing_subword_prefix") or model.get("end_of_word_suffix"):
         raise UnsupportedError("the model marks where words begin or end")
-    pairs = [
-        merge.split(" ") if isinstance(merge, str) else merge
-        for merge in model["merges"]
-    ]
-    if not BYTE_TOKENS.isdisjoint(chain.from_iterable(pairs)):
-        raise UnsupportedError("a merge uses a byte token")
-    if not BYTE_TOKENS.isdisjoint(
-        "".join(pair) for pair in pairs if pair[0][:1] in ("", "<")
-    ):
-        raise UnsupportedError("a merge makes a byte token")
+    for pair in merge_pairs(model):
+        if not BYTE_TOKENS.isdisjoint(pair):
+            raise UnsupportedError("a merge uses a byte token")
+        # Joining is only worth its time where the result can begin like a byte token.
+        can_be_byte = pair[0][:1] in ("", "<")
+        if can_be_byte and "".join(pair) in BYTE_TOKENS:
+            raise UnsupportedError("a merge makes a byte token")

@@ -1,4 +1,8 @@
-"""The parameters and results of the compiled loops that are called from Python."""
+"""Parameters and results of the compiled loops that are called from Python.
+
+Machine code does not check its arguments. So the callers check them against this table
+before a call, and the compiler builds its functions from it.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +16,13 @@ NUMBER: Final = "int"
 @final
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """The parameters and results of a loop.
+    """Parameters and results of a loop.
 
     Attributes:
-        module: The module that defines it, below `tokenlake.etl.tokenizers`.
-        parameters: "int", the dtype of an array, or "uint64x2" for an array of two
-            columns.
-        results: How many integers it returns.
+        module: Module that defines the loop, below `tokenlake.etl.tokenizers`.
+        parameters: Types of its parameters, in order: "int", the dtype of an array, or
+            "uint64x2" for an array of two columns.
+        results: Number of integers that it returns.
     """
 
     module: str
@@ -27,10 +31,12 @@ class Signature:
 
 
 def _signature(module: str, parameters: str, results: int = 0) -> Signature:
+    """Return the signature of parameters that are written in one string."""
     return Signature(module, tuple(parameters.split()), results)
 
 
 SIGNATURES: Final = {
+    # Loops of the segment cache that the words use as well.
     "lay_out": _signature(
         "segment_kernels", "uint8 int64 int64 uint8 int int uint8 int64", 1
     ),
@@ -41,6 +47,7 @@ SIGNATURES: Final = {
     ),
     "add_pairs": _signature("segment_kernels", "uint64 int64 int64"),
     "add_pieces": _signature("unigram_kernels", "uint64x2 uint8 int64 int32"),
+    # Splitting and looking up, in the order in which a block passes them.
     "split": _signature(
         "words.kernels",
         "uint8 int64 int int int uint16 uint16 uint8 int uint8 uint8 int64 int64",
@@ -61,12 +68,14 @@ SIGNATURES: Final = {
     "write_ids": _signature(
         "words.kernels", "uint64 int int32 int int int64 int32 int int64", 1
     ),
+    # The texts and the added tokens, before anything is split.
     "find_unsure": _signature("words.kernels", "uint8 int64 uint8 uint8"),
     "find_added": _signature(
         "words.kernels",
         "uint8 int64 int64 uint8 uint64x2 int32 uint8 int64 int64 int64",
         1,
     ),
+    # Byte pair encoding of new words.
     "add_whole_words": _signature("words.kernels", "uint8 int64 int32"),
     "add_merges": _signature("words.kernels", "uint64x2 uint64 int32 int32 int32"),
     "fill_byte_pairs": _signature("words.kernels", "uint64x2 uint64 int32 int64"),

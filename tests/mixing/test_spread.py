@@ -1,0 +1,150 @@
+"""Rows of a group of cells, against a walk from source to source and cell to cell."""
+
+from __future__ import annotations
+
+import hashlib
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tokenlake import WeightScheduler
+from tokenlake.runtime.mixing import Deal, constant
+
+Rows = list[list[int]]  # of each source and lane
+
+
+def walked_group(
+    rows_before: Rows, shares: Rows, wanted: Rows, size: int
+) -> list[Rows]:
+    """Return the rows that each lane has taken before each cell, by the rules of the
+    spread, one source, cell and row at a time.
+    """
+    lanes = len(shares[0])
+    free_slots = [[size] * lanes for _ in wanted]
+    rows_taken = [[list(row) for row in rows_before] for _ in wanted]
+    by_weight = sorted(range(len(shares)), key=lambda source: sum(shares[source]))
+    for source in by_weight[:-1]:
+        missing = list(shares[source])
+        owed = 0
+        for cell, wanted_rows in enumerate(wanted):
+            rows_taken[cell][source] = [
+                before + share - left
+                for before, share, left in zip(
+                    rows_before[source], shares[source], missing, strict=True
+                )
+            ]
+            owed += wanted_rows[source]
+            rows = walked_cell(missing, free_slots[cell:], owed)
+            for lane in range(lanes):
+                missing[lane] -= rows[lane]
+                free_slots[cell][lane] -= rows[lane]
+            owed -= sum(rows)
+    heaviest = by_weight[-1]
+    for cell in range(1, len(wanted)):
+        for lane in range(lanes):
+            rows_taken[cell][heaviest][lane] = (
+                rows_taken[cell - 1][heaviest][lane] + free_slots[cell - 1][lane]
+            )
+    return rows_taken
+
+
+def walked_cell(missing: list[int], free_slots: Rows, owed: int) -> list[int]:
+    """Return the rows of a source that each lane takes in the first of some cells."""
+    lanes = range(len(missing))
+    spare = [
+        sum(slots[lane] for slots in free_slots[1:]) - missing[lane] for lane in lanes
+    ]
+    lower = [max(0, -slots) for slots in spare]
+    upper = [min(missing[lane], free_slots[0][lane]) for lane in lanes]
+    exact = [missing[lane] * owed for lane in lanes]  # times `divisor`
+    divisor = max(1, sum(missing))
+    rows = [
+        min(max(exact[lane] // divisor, lower[lane]), upper[lane]) for lane in lanes
+    ]
+    while sum(rows) != owed:
+        step = 1 if sum(rows) < owed else -1
+        limits = upper if step == 1 else lower
+        candidates = [lane for lane in lanes if rows[lane] != limits[lane]]
+        if not candidates:
+            break
+        candidates.sort(
+            key=lambda lane: (
+                step * spare[lane],
+                step * (rows[lane] * divisor - exact[lane]),
+                lane,
+            )
+        )
+        for lane in candidates[: abs(owed - sum(rows))]:
+            rows[lane] += step
+    return rows
+
+
+@given(
+    st.lists(st.integers(1, 30) | st.integers(1, 2), min_size=1, max_size=7),
+    st.sampled_from([2, 3, 5]),
+    st.sampled_from([1, 2, 8]),
+    st.sampled_from([0, 1, 70_000]),
+)
+@settings(max_examples=40, deadline=None)
+def test_a_group_is_dealt_as_a_walk_from_cell_to_cell_deals_it(
+    ratios: list[int], lanes: int, size: int, group: int
+) -> None:
+    weights = {f"s{number}": float(ratio) for number, ratio in enumerate(ratios)}
+    deal = Deal(
+        constant(weights),
+        lanes=lanes,
+        batch_size=size * lanes,
+        block_size=50,
+        step_rows=size * lanes,
+        seed=3,
+    )
+    cells = range(group * deal.cells, (group + 1) * deal.cells)
+    rows_taken = np.stack([deal.bounds(lane, cells) for lane in range(lanes)], axis=2)
+    counts = [
+        deal.counts.draws_before(cell * size * lanes)
+        for cell in range(cells.start, cells.stop + 1)
+    ]
+    expected = walked_group(
+        rows_taken[0].tolist(),
+        (rows_taken[-1] - rows_taken[0]).tolist(),
+        np.diff(np.array(counts), axis=0).tolist(),
+        size,
+    )
+    assert rows_taken[:-1].tolist() == expected
+
+
+@pytest.mark.parametrize(
+    ("interpolation", "digest"),
+    [
+        ("linear", "a12787560169cf59"),
+        ("cosine", "fa8e70fece5c82a8"),
+        ("step", "6f31d88f588d29b5"),
+    ],
+)
+def test_many_sources_in_many_lanes_are_dealt_as_ever(
+    interpolation: str, digest: str
+) -> None:
+    """The first release of the order wrote these rows; versions depend on them."""
+    names = [f"source-{number}" for number in range(24)]
+    ascending = {name: float(1 + number) for number, name in enumerate(names)}
+    descending = {name: float(24 - number) for number, name in enumerate(names)}
+    points = [
+        {"step": 0, "weights": ascending},
+        {"step": 5000, "weights": descending},
+    ]
+    deal = Deal(
+        WeightScheduler(points, interpolation),
+        lanes=16,
+        batch_size=64,
+        block_size=1000,
+        step_rows=64,
+        seed=1,
+    )
+    digests = hashlib.sha256()
+    for first_cell in (0, 2300, 4900, 10**7):
+        for lane in (0, 5, 15):
+            bounds = deal.bounds(lane, range(first_cell, first_cell + 300))
+            digests.update(bounds.astype("<i8").tobytes())
+    assert digests.hexdigest()[:16] == digest
