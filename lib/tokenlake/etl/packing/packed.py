@@ -1,4 +1,12 @@
-"""Packed rows: tokens in rows of one length, and the documents of their pieces."""
+"""Packed rows: tokens in rows of one length, and the documents of their pieces.
+
+Example: two rows of 4 tokens hold pieces of 2 and 1 tokens, and one of 4::
+
+    segment_lengths  2 1 4
+    row_offsets      0 2 3            (pieces 0 and 1, piece 2)
+    segment_ids      1 1 2 0  1 1 1 1
+    pad              1
+"""
 
 from __future__ import annotations
 
