@@ -69,8 +69,10 @@ def expected(what: str, got: object, must: str) -> ConfigError:
         got: Value of the argument; the message has the type of a large value.
         must: Description of the allowed values.
     """
-    is_short = got is None or isinstance(got, str | int | float)
-    shown = f"{got!r:.80}" if is_short else f"a {type(got).__name__}"
+    if got is None or isinstance(got, str | int | float):
+        shown = f"{got!r:.80}"
+    else:
+        shown = f"a {type(got).__name__}"
     return ConfigError(f"{what}: got {shown}, must be {must}", got=shown)
 
 
@@ -102,8 +104,10 @@ def whole_number(
     if number is not None and not is_too_small and not is_too_large:
         return number
     limits = ""
-    if least is not None:
-        limits = f" from {least} on" if most is None else f" from {least} to {most}"
+    if least is not None and most is None:
+        limits = f" from {least} on"
+    elif least is not None:
+        limits = f" from {least} to {most}"
     raise expected(what, value, f"a whole number{limits}")
 
 
@@ -156,33 +160,33 @@ def plain_integers(value: Any) -> Any:
 
 
 def arguments_of(
-    kind: type[Options], name: str, asked: Any, words: Mapping[str, Options]
+    kind: type[Options], name: str, option: Any, words: Mapping[str, Options]
 ) -> Options:
     """Return an option that has arguments of its own.
 
     Args:
         kind: Class of the result.
         name: Name of the option, for the message.
-        asked: Value of the option: an instance, one of the words, or a mapping of the
+        option: Value of the option: an instance, one of the words, or a mapping of the
             arguments.
         words: Words that stand for an instance.
 
     Raises:
         ConfigError: It has another form.
     """
-    if isinstance(asked, kind):
-        return asked
-    if isinstance(asked, str) and asked in words:
-        return words[asked]
+    if isinstance(option, kind):
+        return option
+    if isinstance(option, str) and option in words:
+        return words[option]
     # A mapping with an unknown name is reported with all that would be known.
     names = [field.name for field in fields(kind)]
-    if isinstance(asked, Mapping):
-        arguments = cast("Mapping[str, Any]", asked)
+    if isinstance(option, Mapping):
+        arguments = cast("Mapping[str, Any]", option)
         if all(argument in names for argument in arguments):
             return kind(**arguments)
     alternatives = "".join(f"{word!r}, " for word in words)
     raise ConfigError(
-        f"{name}: got {asked!r}, must be {alternatives}a {kind.__name__}, or a mapping of {', '.join(names)}"
+        f"{name}: got {option!r}, must be {alternatives}a {kind.__name__}, or a mapping of {', '.join(names)}"
     )
 
 

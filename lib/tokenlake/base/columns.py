@@ -1,5 +1,6 @@
-"""Names and types of columns as plain values, known without Arrow: of kept fields, and
-those that trainers read.
+"""Names and types of columns as plain values, known without Arrow.
+
+They are those of kept fields, and those that trainers read.
 
 **Columns of preference trainers**, by method and by whose trainers they are: read on
 their sources in 2026 (TRL 1.10, EasyDeL 0.3). A row is made of parts: a ``prompt`` and
@@ -94,28 +95,31 @@ def parts_of(method: Method) -> tuple[Part, ...]:
 
 @cache
 def text_weights(method: Method) -> tuple[int, ...]:
-    """Return the weight of each text of a document in its number of tokens, so that
-    every part counts once.
+    """Return the weight of each text of a document in its number of tokens.
+
+    Every part of the document counts once.
+
 
     The texts are the prompt and then the prompt with each answer; for reward, which has
     no prompt, the whole texts.
     """
     if method == "reward":
         return 1, 1
-    answers = len(parts_of(method)) - 1
-    return (1 - answers, *(1,) * answers)
+    # Each whole text counts once, and so counts the prompt too often by all but one.
+    answer_count = len(parts_of(method)) - 1
+    return (1 - answer_count, *(1,) * answer_count)
 
 
 @cache
 def columns_for(method: Method, trainer: Trainer) -> tuple[TrainerColumn, ...]:
-    """Return the columns that the trainer of a method reads, in their order; the
-    module's table lists them.
+    """Return the columns that the trainer of a method reads, in their order.
+
+    The module's table lists them.
     """
     if method == "grpo":
         if trainer == "trl":
-            return TrainerColumn("prompt", "text"), TrainerColumn(
-                "prompt_input_ids", "ids", ("prompt",)
-            )
+            prompt_ids = TrainerColumn("prompt_input_ids", "ids", ("prompt",))
+            return TrainerColumn("prompt", "text"), prompt_ids
         return _masked("input_ids", "attention_mask", ("prompt",))
 
     columns: list[TrainerColumn] = []
@@ -123,17 +127,21 @@ def columns_for(method: Method, trainer: Trainer) -> tuple[TrainerColumn, ...]:
     answers: list[Part] = [part for part in parts if part != "prompt"]
     if trainer == "trl" and method in ("dpo", "kto", "reward"):
         # The answers alone beside the prompt.
-        columns += [TrainerColumn(f"{part}_ids", "ids", (part,)) for part in parts]
+        for part in parts:
+            columns.append(TrainerColumn(f"{part}_ids", "ids", (part,)))
     elif method == "reward":
+        # Whole texts, each with a mask; the names have the part at the end.
         for part in answers:
             columns += _masked(f"input_ids_{part}", f"attention_mask_{part}", (part,))
     else:
         # Prompt and answer together, with a mask and labels.
         columns += _masked("prompt_input_ids", "prompt_attention_mask", ("prompt",))
         for part in answers:
-            both: tuple[Part, ...] = ("prompt", part)
-            columns += _masked(f"{part}_input_ids", f"{part}_attention_mask", both)
-            columns.append(TrainerColumn(f"{part}_labels", "labels", both))
+            whole_text: tuple[Part, ...] = ("prompt", part)
+            mask_name = f"{part}_attention_mask"
+            columns += _masked(f"{part}_input_ids", mask_name, whole_text)
+            columns.append(TrainerColumn(f"{part}_labels", "labels", whole_text))
+    # A single answer is good or bad; a pair says so by its names.
     if answers == ["completion"]:
         columns.append(TrainerColumn("label", "label"))
     return tuple(columns)
@@ -148,11 +156,17 @@ def _masked(
 
 @cache
 def id_weights(method: Method, trainer: Trainer) -> dict[str, int]:
-    """Return the weight of each column of ids in the number of tokens, so that every
-    part of a row counts once.
+    """Return the weight of each column of ids in the number of tokens.
+
+    Every part of a row counts once.
     """
-    columns = [
-        column for column in columns_for(method, trainer) if column.holds == "ids"
-    ]
-    repeated = [column.parts[:-1] for column in columns]
-    return {column.name: 1 - repeated.count(column.parts) for column in columns}
+    id_columns: list[TrainerColumn] = []
+    for column in columns_for(method, trainer):
+        if column.holds == "ids":
+            id_columns.append(column)
+    # A column whose parts begin another one is counted there already.
+    repeated_parts = [column.parts[:-1] for column in id_columns]
+    weights: dict[str, int] = {}
+    for column in id_columns:
+        weights[column.name] = 1 - repeated_parts.count(column.parts)
+    return weights

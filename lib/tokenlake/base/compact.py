@@ -1,5 +1,6 @@
-"""Many small values in little memory: the files and the ranges of a plan, of which
-there may be millions.
+"""Many small values in little memory: the files and the ranges of a plan.
+
+There may be millions of them.
 
 ::
 
@@ -24,7 +25,8 @@ T = TypeVar("T")
 
 _ARROW: Final[Any] = pa
 _CODEC: Final[Any] = _ARROW.Codec("zstd", compression_level=1)
-_BLOCK: Final = 256  # values that are packed, and unpacked, together
+_BLOCK: Final = 256
+"""Number of values that are packed, and unpacked, together."""
 
 
 @final
@@ -68,45 +70,49 @@ class CompactTuple(Sequence[T]):
         position = range(self._length)[index]
         if not isinstance(position, int):
             return tuple(self._values_at(position))
-        number, block = self._last
-        if number != position // _BLOCK:
-            number = position // _BLOCK
-            block = self._block(number)
-            self._last = (number, block)
+        # Neighbours are read one after the other: the last block stays unpacked.
+        block_number, block = self._last
+        if block_number != position // _BLOCK:
+            block_number = position // _BLOCK
+            block = self._block(block_number)
+            self._last = (block_number, block)
         return block[position % _BLOCK]
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, CompactTuple | tuple | list) and tuple(self) == tuple(
-            other
-        )
+        if not isinstance(other, CompactTuple | tuple | list):
+            return False
+        return tuple(self) == tuple(other)
 
     def __repr__(self) -> str:
         return f"CompactTuple({tuple(self)!r})"
 
     def _values_at(self, positions: range) -> Iterator[T]:
         """Yield the values at positions; each block is unpacked once."""
-        number = -1
+        block_number = -1
         block: list[T] = []
         for position in positions:
-            if position // _BLOCK != number:
-                number = position // _BLOCK
-                block = self._block(number)
+            if position // _BLOCK != block_number:
+                block_number = position // _BLOCK
+                block = self._block(block_number)
             yield block[position % _BLOCK]
 
     def _block(self, number: int) -> list[T]:
         """Return the values of a block."""
-        size, data = self._blocks[number]
-        raw = _CODEC.decompress(data, decompressed_size=size, asbytes=True)
+        json_size, compressed = self._blocks[number]
+        json_bytes = _CODEC.decompress(
+            compressed, decompressed_size=json_size, asbytes=True
+        )
+        # msgspec refuses halves of surrogate pairs, which Python's own module reads.
         try:
-            return decoder(self._kind).decode(raw)
+            return decoder(self._kind).decode(json_bytes)
         except msgspec.DecodeError:
-            return converted(json.loads(raw), self._kind)
+            return converted(json.loads(json_bytes), self._kind)
 
 
 def _packed(values: list[Any]) -> tuple[int, bytes]:
     """Return the size of values as JSON, and the compressed JSON."""
     try:
-        raw = msgspec.json.encode(values)
+        json_bytes = msgspec.json.encode(values)
     except UnicodeEncodeError:  # the name of a file may be no UTF-8
-        raw = json.dumps(msgspec.to_builtins(values)).encode()
-    return len(raw), _CODEC.compress(raw, asbytes=True)
+        json_bytes = json.dumps(msgspec.to_builtins(values)).encode()
+    return len(json_bytes), _CODEC.compress(json_bytes, asbytes=True)

@@ -1,10 +1,10 @@
 """Canonical bytes, and the ids made of them.
 
 Two things have the same fingerprint if and only if they have the same canonical JSON.
-What is put in is identity (inputs, resolved options, tokenizer files and behaviour,
-format version); what is left out is not (worker counts, paths of the machine, clocks,
-writer and engine versions). ``1`` and ``1.0`` are different values, key order is not
-part of a value, and a tuple is the same as a list.
+Inputs, resolved options, tokenizer files and behaviour and the format version are
+identity, and are put in. Worker counts, paths of the machine, clocks, and versions of
+writers and engines are not, and are left out. ``1`` and ``1.0`` are different values,
+key order is not part of a value, and a tuple is the same as a list.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import xxhash
 
 from tokenlake.errors import ConfigError, SourceError
 
+# The settings are part of every identity: another separator would change all of them.
 _CANONICAL: Final = json.JSONEncoder(
     sort_keys=True,
     separators=(",", ":"),
@@ -30,8 +31,9 @@ _CANONICAL: Final = json.JSONEncoder(
 
 
 def canonical_json(obj: Any) -> bytes:
-    """Return the one UTF-8 JSON form of ``obj``: sorted keys, no spaces, no escapes
-    that can be avoided.
+    """Return the one UTF-8 JSON form of ``obj``.
+
+    Keys are sorted, and there are no spaces, and no escapes that can be avoided.
 
     Raises:
         ConfigError: ``obj`` holds NaN, infinity, a key that is not a string, a lone
@@ -43,22 +45,29 @@ def canonical_json(obj: Any) -> bytes:
 
 
 def canonical_members(fields: Mapping[str, Any]) -> dict[str, bytes]:
-    """Return the canonical form of each value of an object, for :func:`joined`;
-    ConfigError as above.
+    """Return the canonical form of each value of an object, for :func:`joined`.
+
+    Raises:
+        ConfigError: A value has no canonical form.
     """
     with _refusing():
         _check_keys(fields, "$")
-        return {key: canonical_text(value).encode() for key, value in fields.items()}
+        members: dict[str, bytes] = {}
+        for key, value in fields.items():
+            members[key] = canonical_text(value).encode()
+        return members
 
 
 def joined(members: Mapping[str, bytes]) -> bytes:
-    """Return the canonical form of an object from those of its values, so that
-    repeated values are encoded once.
+    """Return the canonical form of an object from those of its values.
+
+    Values that are repeated in many objects are encoded once.
     """
     with _refusing():
         pieces: list[bytes] = []
-        for key, text in sorted(members.items()):
-            pieces += (b",", _key_text(key), b":", text)
+        for key, canonical_value in sorted(members.items()):
+            pieces += (b",", _key_text(key), b":", canonical_value)
+        # The first piece is a comma in front of the first member.
         return b"".join((b"{", *pieces[1:], b"}"))
 
 
@@ -75,21 +84,25 @@ def _refusing() -> Generator[None]:
 
 
 def canonical_text(obj: Any) -> str:
-    """Return the text of :func:`canonical_json` for values that were parsed from
-    JSON, without checks.
+    """Return the text of :func:`canonical_json`, without checks.
+
+    It is for values that were parsed from JSON.
     """
     return _CANONICAL.encode(obj)
 
 
+# Documents of one kind have the same few keys.
 @functools.lru_cache(maxsize=1024)
-def _key_text(key: str) -> bytes:  # of the few keys that documents have
+def _key_text(key: str) -> bytes:
     return canonical_text(key).encode()
 
 
 def _check_keys(obj: Any, path: str) -> None:
-    """Raise ConfigError for a key that is no string: json.dumps turns {1: x} into
-    {"1": x}, which would share an id.
+    """Raise ConfigError for a key that is no string.
+
+    json.dumps turns {1: x} into {"1": x}, which would share an id.
     """
+    # Other values hold no keys, and most values of an object are no containers.
     if isinstance(obj, Mapping):
         for key, value in cast("Mapping[Any, Any]", obj).items():
             if not isinstance(key, str):
@@ -110,17 +123,21 @@ def fingerprint(obj: Any) -> str:
 
 
 def file_id(source: str, path: str) -> int:
-    """Return the id of an input file: xxh3_64 of ``source``, NUL, ``path``, as a signed
-    int64.
+    """Return the id of an input file, a signed int64.
+
+    It is xxh3_64 of ``source``, NUL, ``path``.
 
     The ``file`` field of the provenance columns holds it; the manifest's ``inputs``
     lists the files.
     """
     try:
-        raw = f"{source}\0{path}".encode()
+        identity = f"{source}\0{path}".encode()
     except UnicodeEncodeError as error:
         raise SourceError(
             f"source {source!r}: the file name {path!r} is not valid UTF-8; rename it to record it"
         ) from error
-    value = xxhash.xxh3_64_intdigest(raw)
-    return value - (1 << 64) if value >= 1 << 63 else value
+    # The hash is unsigned, and the column signed.
+    unsigned_id = xxhash.xxh3_64_intdigest(identity)
+    if unsigned_id < 1 << 63:
+        return unsigned_id
+    return unsigned_id - (1 << 64)

@@ -37,6 +37,7 @@ import pyarrow.compute as pc
 
 _ARROW: Final[Any] = pa
 _COMPUTE: Final[Any] = pc
+# Integers that orjson writes; larger ones are written by Python.
 _LEAST: Final = -(1 << 63)
 _MOST: Final = (1 << 64) - 1
 _TICKS: Final = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
@@ -66,44 +67,50 @@ def dump_json(
         TypeError: JSON has no form for a value, also not by `default`, or it is nested
             too deeply.
     """
+    # 1. The fast encoder. It writes infinities as null, so that only a text with a null
+    #    may have one.
     try:
-        text = orjson.dumps(value, default, option)
-        if not keeps_infinity or b"null" not in text:
-            return text
+        json_text = orjson.dumps(value, default, option)
+        if not keeps_infinity or b"null" not in json_text:
+            return json_text
     except TypeError as error:
+        # 2. Large integers become fragments. Without any, the error was another one.
         try:
-            return orjson.dumps(
-                _with_fragments(value, keeps_infinity=keeps_infinity), default, option
-            )
+            with_fragments = _with_fragments(value, keeps_infinity=keeps_infinity)
+            return orjson.dumps(with_fragments, default, option)
         # An integer of more than 4,300 digits is a ValueError.
         except (RecursionError, ValueError):
             raise error from None
-    return orjson.dumps(_with_fragments(value, keeps_infinity=True), default, option)
+    # 3. A null, or an infinity.
+    with_infinities = _with_fragments(value, keeps_infinity=True)
+    return orjson.dumps(with_infinities, default, option)
 
 
 def _with_fragments(value: Any, *, keeps_infinity: bool) -> Any:
-    """Return a value in which numbers that orjson cannot write are fragments of
-    JSON.
-    """
+    """Return a value in which numbers that orjson cannot write are fragments of JSON."""
     if isinstance(value, dict):
         members: dict[Any, Any] = value
-        return {
-            key: _with_fragments(item, keeps_infinity=keeps_infinity)
-            for key, item in members.items()
-        }
+        new_members: dict[Any, Any] = {}
+        for key, item in members.items():
+            new_members[key] = _with_fragments(item, keeps_infinity=keeps_infinity)
+        return new_members
     if isinstance(value, list | tuple):
         items: list[Any] | tuple[Any, ...] = value
         return [_with_fragments(item, keeps_infinity=keeps_infinity) for item in items]
     if type(value) is int and not _LEAST <= value <= _MOST:
         return orjson.Fragment(str(value))
     if keeps_infinity and isinstance(value, float) and math.isinf(value):
-        return orjson.Fragment("1e999" if value > 0 else "-1e999")
+        # A larger exponent than floats have: every parser reads it as infinity.
+        if value > 0:
+            return orjson.Fragment("1e999")
+        return orjson.Fragment("-1e999")
     return value
 
 
 def text_form(value: Any) -> Any:
-    """Return the JSON form of a Python value that JSON has no type for, by the table of
-    this module.
+    """Return the JSON form of a Python value that JSON has no type for.
+
+    The table of this module lists the forms.
 
     Raises:
         TypeError: The table has no form for its type.
@@ -114,11 +121,11 @@ def text_form(value: Any) -> Any:
         case datetime.date():
             return value.isoformat()
         case datetime.time():
-            return (
-                _without_zeros(value.isoformat())
-                if value.tzinfo is None
-                else value.isoformat()
-            )
+            # An offset behind the fraction may end with zeros of its own.
+            if value.tzinfo is not None:
+                return value.isoformat()
+            return _without_zeros(value.isoformat())
+        # Durations are counted in ticks: a float of seconds would round them.
         case datetime.timedelta():
             microseconds = value // datetime.timedelta(microseconds=1)
             return _duration_text(microseconds, _TICKS["us"])
@@ -143,16 +150,19 @@ def _timestamp_text(value: datetime.datetime) -> str:
 
 
 def _decimal_form(value: decimal.Decimal) -> Any:
+    # NaN and infinities of decimals are as those of floats.
     if not value.is_finite():
         return None
     exponent = value.as_tuple().exponent
     is_whole = isinstance(exponent, int) and exponent >= 0
-    return orjson.Fragment(f"{value:f}") if is_whole else f"{value:f}"
+    return _decimal_of(value, is_whole)
 
 
 def _without_zeros(text: str) -> str:
     """Return a time without zeros at the end of its fraction."""
-    return text.rstrip("0").rstrip(".") if "." in text else text
+    if "." not in text:
+        return text
+    return text.rstrip("0").rstrip(".")
 
 
 def _duration_text(count: int, ticks: int) -> str:
@@ -168,8 +178,11 @@ def _duration_text(count: int, ticks: int) -> str:
 
 
 def _time_text(count: int, ticks: int) -> str:
-    """Return a time of day from the number of ticks since midnight, of which a
-    second has `ticks`.
+    """Return a time of day.
+
+    Args:
+        count: Number of ticks since midnight.
+        ticks: Number of ticks in a second.
     """
     seconds, fraction = divmod(count, ticks)
     hours, seconds = divmod(seconds, _HOUR)
@@ -181,16 +194,19 @@ def _fraction(count: int, ticks: int) -> str:
     """Return a fraction of a second with its point; empty for a whole second."""
     if not count:
         return ""
+    # Leading zeros count, those at the end do not.
     digits = len(str(ticks)) - 1
     return f".{count:0{digits}}".rstrip("0")
 
 
 def json_values(column: Any) -> list[Any]:
-    """Return the values of an Arrow array as Python values that ``orjson.dumps``
-    writes in the forms of this module.
+    """Return the values of an Arrow array as values that ``orjson.dumps`` writes.
+
+    They have the forms of this module.
     """
     types = _ARROW.types
     kind = column.type
+    # Types that wrap another one, then nested types.
     if isinstance(kind, pa.BaseExtensionType):
         return json_values(column.storage)
     if types.is_dictionary(kind):
@@ -209,13 +225,11 @@ def json_values(column: Any) -> list[Any]:
 def _is_any_list(kind: Any) -> bool:
     """Return whether a type is one of Arrow's five types of lists."""
     types = _ARROW.types
-    is_view = types.is_list_view(kind) or types.is_large_list_view(kind)
-    is_list = (
-        types.is_list(kind)
-        or types.is_large_list(kind)
-        or types.is_fixed_size_list(kind)
-    )
-    return is_view or is_list
+    if types.is_list_view(kind) or types.is_large_list_view(kind):
+        return True
+    if types.is_fixed_size_list(kind):
+        return True
+    return types.is_list(kind) or types.is_large_list(kind)
 
 
 def _list_values(column: Any) -> list[Any]:
@@ -223,46 +237,59 @@ def _list_values(column: Any) -> list[Any]:
     lengths = _COMPUTE.list_value_length(column).to_pylist()
     items = json_values(column.flatten())
     lists: list[Any] = []
-    start = 0
+    first_item = 0
     for length in lengths:
         if length is None:
             lists.append(None)
             continue
-        lists.append(items[start : start + length])
-        start += length
+        lists.append(items[first_item : first_item + length])
+        first_item += length
     return lists
 
 
 def _map_values(column: Any) -> list[Any]:
-    """Return maps as lists of pairs; the keys and the values of all of them are
-    converted at once.
+    """Return maps as lists of pairs.
+
+    The keys and the values of all of them are converted at once.
     """
+    # A slice of a map array has the keys and the items of the whole one.
     offsets = column.offsets.to_pylist()
-    first = offsets[0]
-    last = offsets[-1]
-    keys = json_values(column.keys.slice(first, last - first))
-    items = json_values(column.items.slice(first, last - first))
+    first_item = offsets[0]
+    item_count = offsets[-1] - first_item
+    keys = json_values(column.keys.slice(first_item, item_count))
+    items = json_values(column.items.slice(first_item, item_count))
+    # Pairs and no dict: keys of a map may repeat, and need not be texts.
     pairs = list(zip(keys, items, strict=True))
+    is_valid_map = column.is_valid().to_pylist()
     maps: list[Any] = []
-    for start, stop, is_valid in zip(
-        offsets[:-1], offsets[1:], column.is_valid().to_pylist(), strict=True
-    ):
-        maps.append(pairs[start - first : stop - first] if is_valid else None)
+    for index, is_valid in enumerate(is_valid_map):
+        if is_valid:
+            start = offsets[index] - first_item
+            stop = offsets[index + 1] - first_item
+            maps.append(pairs[start:stop])
+        else:
+            maps.append(None)
     return maps
 
 
 def _struct_values(column: Any) -> list[Any]:
     """Return structs as dicts; the values of each field are converted at once."""
-    names = [column.type.field(index).name for index in range(column.type.num_fields)]
+    field_types = column.type
+    names = [field_types.field(index).name for index in range(field_types.num_fields)]
     fields = [json_values(field) for field in column.flatten()]
-    valid = column.is_valid().to_pylist()
+    is_valid_struct = column.is_valid().to_pylist()
+    # Without fields nothing says how many values there are.
     if not fields:
-        return [{} if is_valid else None for is_valid in valid]
-    rows = zip(*fields, strict=True)
-    return [
-        dict(zip(names, row, strict=True)) if is_valid else None
-        for row, is_valid in zip(rows, valid, strict=True)
-    ]
+        return [{} if is_valid else None for is_valid in is_valid_struct]
+    structs: list[Any] = []
+    for members, is_valid in zip(
+        zip(*fields, strict=True), is_valid_struct, strict=True
+    ):
+        if is_valid:
+            structs.append(dict(zip(names, members, strict=True)))
+        else:
+            structs.append(None)
+    return structs
 
 
 def _flat_values(column: Any) -> list[Any]:
@@ -281,13 +308,14 @@ def _flat_values(column: Any) -> list[Any]:
         return _converted(_counts(column), lambda count: _duration_text(count, ticks))
     if types.is_decimal(kind):
         is_whole = kind.scale <= 0
-        return _converted(
-            column.to_pylist(), lambda value: _decimal_of(value, is_whole)
-        )
+        values = column.to_pylist()
+        return _converted(values, lambda value: _decimal_of(value, is_whole))
+    # Python has no floats of 16 bits, and NumPy's are no JSON.
     if types.is_float16(kind):
         return column.cast(pa.float32()).to_pylist()
     if types.is_interval(kind):
         return _converted(column.to_pylist(), lambda value: _interval_text(*value))
+    # All others are Python's own values; only bytes have no form in JSON.
     values = column.to_pylist()
     if any(isinstance(value, bytes) for value in values):
         return _converted(values, text_form)
@@ -300,9 +328,7 @@ def _converted(values: list[Any], convert: Callable[[Any], Any]) -> list[Any]:
 
 
 def _decimal_of(value: decimal.Decimal, is_whole: bool) -> Any:
-    """Return a decimal as a number with all its digits if it is whole, otherwise as
-    text.
-    """
+    """Return a decimal with all its digits: as a number if it is whole, or as text."""
     if is_whole:
         return orjson.Fragment(f"{value:f}")
     return f"{value:f}"
@@ -317,14 +343,18 @@ def _interval_text(months: int, days: int, nanoseconds: int) -> str:
 
 def _counts(column: Any) -> list[int | None]:
     """Return the integers that times and durations are stored as."""
-    width = pa.int32() if column.type.bit_width == pa.int32().bit_width else pa.int64()
-    return column.view(width).to_pylist()
+    integer_type = pa.int64()
+    if column.type.bit_width == pa.int32().bit_width:
+        integer_type = pa.int32()
+    return column.view(integer_type).to_pylist()
 
 
 def _instants(column: Any) -> list[Any]:
-    """Return dates and timestamps as text; Python's own types end at the year 9999,
-    and at microseconds.
+    """Return dates and timestamps as text.
+
+    Python's own types end at the year 9999, and at microseconds.
     """
+    # 1. The counts of units since 1970, null as 0.
     kind = column.type
     is_date = _ARROW.types.is_date(kind)
     if _ARROW.types.is_date32(kind):
@@ -333,13 +363,16 @@ def _instants(column: Any) -> list[Any]:
     else:
         unit = "ms" if is_date else kind.unit
         counts = column.view(pa.int64()).fill_null(0)
+    # 2. Their texts, which NumPy makes for every year.
     instants = counts.to_numpy().view(f"datetime64[{unit}]")
-    texts = np.datetime_as_string(
-        instants, unit="D" if is_date else unit, casting="unsafe"
-    ).tolist()
+    text_unit = "D" if is_date else unit
+    texts = np.datetime_as_string(instants, unit=text_unit, casting="unsafe").tolist()
+    # 3. With a zone, the counts are those of UTC.
     suffix = "" if is_date or kind.tz is None else "Z"
-    valid = column.is_valid().to_pylist()
-    return [
-        _without_zeros(text) + suffix if is_valid else None
-        for text, is_valid in zip(texts, valid, strict=True)
-    ]
+    instant_texts: list[Any] = []
+    for text, is_valid in zip(texts, column.is_valid().to_pylist(), strict=True):
+        if is_valid:
+            instant_texts.append(_without_zeros(text) + suffix)
+        else:
+            instant_texts.append(None)
+    return instant_texts

@@ -1,6 +1,4 @@
-"""Where a key belongs: for keys that are written in the wrong section, or that
-another tool would call so.
-"""
+"""Places where a misplaced key, or one with another tool's name, belongs."""
 
 from __future__ import annotations
 
@@ -36,28 +34,29 @@ _MOST_PLACES: Final = 3
 
 
 def hint_of_place(model: type[Section], key: str, location: str = "") -> str:
-    """Return ``"; did you mean 'source.on_bad_record'?"`` for a key that belongs
-    elsewhere, or an empty text.
+    """Return ``"; did you mean 'source.on_bad_record'?"`` for a misplaced key.
+
+    The text is empty where no place is known.
 
     Args:
         model: Model of the whole configuration.
         key: Key that is unknown where it was written.
         location: Dotted path at which it was written, which is not proposed.
     """
-    places = [
-        place for place in _places_by_key(model).get(key, ()) if place != location
-    ]
+    places = list(_places_by_key(model).get(key, ()))
+    if location in places:
+        places.remove(location)
     synonym = SYNONYMS.get(key)
     if not places and synonym is not None and _has_key(model, synonym):
         places = [synonym]
     # The evaluation sets of cleaning repeat the keys of `datasets`; the outermost place
     # is the one that is meant.
     outermost = min((place.count(".") for place in places), default=0)
-    proposed = [place for place in places if place.count(".") == outermost]
-    if not proposed or len(proposed) > _MOST_PLACES:
+    proposed_places = [place for place in places if place.count(".") == outermost]
+    if not proposed_places or len(proposed_places) > _MOST_PLACES:
         return ""
-    quoted = " or ".join(repr(place) for place in proposed)
-    return f"; did you mean {quoted}?"
+    quoted_places = " or ".join(map(repr, proposed_places))
+    return f"; did you mean {quoted_places}?"
 
 
 def _has_key(model: type[Section], path: str) -> bool:
@@ -68,21 +67,20 @@ def _has_key(model: type[Section], path: str) -> bool:
 
 @cache
 def _places_by_key(model: type[Section]) -> Mapping[str, tuple[str, ...]]:
-    """Return each key of a model and of its sections, with the dotted paths at which
-    it may be written.
-    """
-    places: dict[str, list[str]] = {}
+    """Return each key of a model and of its sections, with its dotted paths."""
+    places: dict[str, tuple[str, ...]] = {}
     for path in _paths(model, "", (model,)):
         key = path.rpartition(".")[2]
-        places.setdefault(key, []).append(path)
-    return {key: tuple(paths) for key, paths in places.items()}
+        places[key] = (*places.get(key, ()), path)
+    return places
 
 
 def _paths(
     section: type[Section], prefix: str, parents: tuple[type[Section], ...]
 ) -> Iterator[str]:
-    """Yield the dotted path of each key of a section and of the sections below it,
-    outer keys first.
+    """Yield the dotted path of each key of a section and of the sections below it.
+
+    Outer keys come first.
 
     Args:
         section: Section whose keys are listed.
@@ -92,6 +90,7 @@ def _paths(
     """
     for key in section.model_fields:
         yield f"{prefix}{key}"
+    # An entry of a list is proposed as its first one.
     for key, field in section.model_fields.items():
         for child, is_in_list in _sections_in(field.annotation):
             if child not in parents:
@@ -102,12 +101,11 @@ def _paths(
 def _sections_in(
     annotation: Any, is_in_list: bool = False
 ) -> Iterator[tuple[type[Section], bool]]:
-    """Yield the sections that an annotation names, and whether each is an entry of a
-    list.
-    """
+    """Yield the sections that an annotation names, and whether each is a list's entry."""
     if isinstance(annotation, type) and issubclass(annotation, Section):
         yield annotation, is_in_list
         return
     origin = typing.get_origin(annotation)
+    # Unions and annotations name their members as arguments, as lists do.
     for argument in typing.get_args(annotation):
         yield from _sections_in(argument, is_in_list or origin in (tuple, list))

@@ -1,5 +1,6 @@
-"""Public names that are loaded when they are first used, or an error with the line that
-installs a missing package.
+"""Public names that are loaded when they are first used.
+
+If a package is missing, the error has the line that installs it.
 
 A stub beside a module lists its names: type checkers read that file, and the module
 does, so that each stands once.
@@ -20,8 +21,9 @@ _OURS: Final = "tokenlake"
 
 
 def stub_names(module: str) -> dict[str, str]:
-    """Return name -> place of its definition as ``module:name``, from the stub beside a
-    module.
+    """Return name -> place of its definition, from the stub beside a module.
+
+    A place is ``module:name``.
 
     Args:
         module: Path of the module, which ends in ``.py``. Lines of its stub are
@@ -29,12 +31,12 @@ def stub_names(module: str) -> dict[str, str]:
     """
     places: dict[str, str] = {}
     # pathlib would double the time of an import.
-    with open(f"{module}i", encoding="utf-8") as stub:  # noqa: PTH123
-        for line in stub:
-            words = line.split()
+    with open(f"{module}i", encoding="utf-8") as stub_file:  # noqa: PTH123
+        for stub_line in stub_file:
+            words = stub_line.split()
+            # Six words: from MODULE import NAME as PUBLIC.
             if len(words) == 6:
-                _from, home, _import, name, _as, public = words
-                places[public] = f"{home}:{name}"
+                places[words[5]] = f"{words[1]}:{words[3]}"
     return places
 
 
@@ -70,13 +72,13 @@ def naming_extra(public: str, extra: str) -> Generator[None]:
     try:
         yield
     except ModuleNotFoundError as error:
-        missing = (error.name or "").partition(".")[0]
+        missing_package = (error.name or "").partition(".")[0]
         # A module of ours that is not there is a fault of the installation.
-        if missing == _OURS:
+        if missing_package == _OURS:
             raise
         raise MissingExtraError(
-            f"{public} needs {missing or error}, which is missing: pip install 'tokenlake[{extra}]'",
-            package=missing,
+            f"{public} needs {missing_package or error}, which is missing: pip install 'tokenlake[{extra}]'",
+            package=missing_package,
         ) from error
 
 
@@ -105,8 +107,9 @@ def lazy_names(
 def lazy_package(
     package: str, file: str, extra: str
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
-    """Return ``__getattr__``, ``__dir__`` and ``__all__`` of a package whose stub lists
-    its names.
+    """Return ``__getattr__``, ``__dir__`` and ``__all__`` of a package with a stub.
+
+    The stub lists its names.
 
     Args:
         package: Name of the package.
@@ -122,8 +125,9 @@ def lazy_package(
 
 
 def public_name(name: str) -> Any:
-    """Return the object of a public name of `tokenlake`: the ``__getattr__`` of
-    other paths to the same names.
+    """Return the object of a public name of `tokenlake`.
+
+    It is the ``__getattr__`` of other paths to the same names.
     """
     if name.startswith("_"):  # the import system asks every module for such names
         raise AttributeError(name)

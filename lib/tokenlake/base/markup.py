@@ -1,14 +1,15 @@
-"""Text of data, made safe to show: in a terminal, which it must not drive, and on a
-page, where it must not be HTML.
+"""Text of data, made safe to show in a terminal and on a page.
+
+It must not drive the terminal, and must not be HTML on the page.
 
 ::
 
     tag("p", "a < b, ", tag("b", "bold"), class_="note")      # <p class="note">a &lt; b, <b>bold</b></p>
 
 Only :func:`tag` makes :class:`Html` of data, so that no name, reason or text of a
-document can become a tag. Pages (``reports/html.py``), tables (``reports``) and what a
-notebook shows of an object are made of it. What is not :class:`Html` is text, and text
-is escaped.
+document can become a tag. Pages (``reports/html.py``), tables (``reports``) and the view
+of an object in a notebook are made of it. Anything that is not :class:`Html` is text,
+and text is escaped.
 """
 
 from __future__ import annotations
@@ -18,11 +19,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias, final
 
-_SHOWN: Final = 20  # rows of a table that a notebook shows
+_SHOWN: Final = 20
+"""Number of rows of a table that a notebook shows."""
 _ESCAPES: Final = str.maketrans(
     {"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;", "'": "&#x27;"}
 )
 _VOID: Final = frozenset({"meta", "br"})
+"""Elements without an end tag."""
 
 
 @final
@@ -47,8 +50,9 @@ def tag(name: str, *parts: Part, **attributes: str | float | bool) -> Html:
             for ``aria-hidden``. True is an attribute without a value, False none.
     """
     written: list[str] = []
-    for key, value in attributes.items():
-        attribute = key.rstrip("_").replace("_", "-")
+    # A keyword cannot be `class`, nor have a hyphen.
+    for keyword, value in attributes.items():
+        attribute = keyword.rstrip("_").replace("_", "-")
         if value is True:
             written.append(f" {attribute}")
         elif value is not False:
@@ -61,11 +65,13 @@ def tag(name: str, *parts: Part, **attributes: str | float | bool) -> Html:
 
 def together(parts: Iterable[Part]) -> Html:
     """Return parts, one after the other."""
-    return Html(
-        "".join(
-            part.text if isinstance(part, Html) else _escaped(part) for part in parts
-        )
-    )
+    texts: list[str] = []
+    for part in parts:
+        if isinstance(part, Html):
+            texts.append(part.text)
+        else:
+            texts.append(_escaped(part))
+    return Html("".join(texts))
 
 
 def grid(
@@ -78,19 +84,19 @@ def grid(
         rows: Cells of each row, as text.
         sides: ``left`` or ``right`` for each column, the class of its cells.
     """
-    parts: list[Html] = []
+    sections: list[Html] = []
     if any(heads):
-        parts.append(tag("thead", _table_row("th", heads, sides)))
-    parts.append(tag("tbody", *[_table_row("td", row, sides) for row in rows]))
-    return tag("table", *parts)
+        sections.append(tag("thead", _table_row("th", heads, sides)))
+    body_rows = [_table_row("td", row, sides) for row in rows]
+    sections.append(tag("tbody", *body_rows))
+    return tag("table", *sections)
 
 
 def _table_row(cell_tag: str, cells: Sequence[str], sides: Sequence[str]) -> Html:
     """Return a row of a table."""
-    elements = [
-        tag(cell_tag, cell, class_=side)
-        for cell, side in zip(cells, sides, strict=True)
-    ]
+    elements: list[Html] = []
+    for cell, side in zip(cells, sides, strict=True):
+        elements.append(tag(cell_tag, cell, class_=side))
     return tag("tr", *elements)
 
 
@@ -100,8 +106,7 @@ def named_facts(
     heads: Sequence[str] = (),
     rows: Sequence[Sequence[str]] = (),
 ) -> str:
-    """Return the HTML of an object in a notebook: its title, its facts, and a table of
-    rows if there are any.
+    """Return the HTML of an object in a notebook: its title, its facts, and a table.
 
     Args:
         title: Title, in bold.
@@ -109,23 +114,24 @@ def named_facts(
         heads: Headings of the table.
         rows: Rows of the table; the first 20 are shown.
     """
-    lines = [
-        (name, _fact(value)) for name, value in facts.items() if value not in (None, "")
-    ]
-    parts = [tag("b", title), grid(("", ""), lines, ("left", "left"))]
+    # Facts without a value are not shown at all.
+    lines: list[tuple[str, str]] = []
+    for name, value in facts.items():
+        if value not in (None, ""):
+            lines.append((name, _fact(value)))
+    elements = [tag("b", title), grid(("", ""), lines, ("left", "left"))]
     if rows:
-        parts.append(grid(heads, rows[:_SHOWN], ["left"] * len(heads)))
+        elements.append(grid(heads, rows[:_SHOWN], ["left"] * len(heads)))
     if len(rows) > _SHOWN:
-        parts.append(tag("p", f"and {len(rows) - _SHOWN:,} more"))
-    return tag("div", *parts).text
+        elements.append(tag("p", f"and {len(rows) - _SHOWN:,} more"))
+    return tag("div", *elements).text
 
 
 def _fact(value: object) -> str:
-    return (
-        f"{value:,}"
-        if isinstance(value, int) and not isinstance(value, bool)
-        else str(value)
-    )
+    """Return a value as text; an integer has commas."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return f"{value:,}"
+    return str(value)
 
 
 def _escaped(text: str) -> str:
@@ -133,12 +139,16 @@ def _escaped(text: str) -> str:
 
 
 def _written(value: str | float) -> str:
-    return value if isinstance(value, str) else f"{value:.6g}"
+    """Return the value of an attribute as text."""
+    if isinstance(value, str):
+        return value
+    return f"{value:.6g}"
 
 
 def printable(text: str) -> str:
-    """Return a text with visible control characters: data must not control the reader's
-    terminal.
+    """Return a text with visible control characters.
+
+    Data must not control the reader's terminal.
 
     Line ends and tabs stay. Also escaped: the C1 range, the marks that reorder text,
     and halves of surrogate pairs, which no file of text can hold.
@@ -147,8 +157,9 @@ def printable(text: str) -> str:
 
 
 def _visible() -> dict[int, str]:
-    """Return the escapes of control characters: the C0 and C1 ranges, marks that
-    reorder text, and surrogates.
+    """Return the escapes of control characters, marks that reorder text, and surrogates.
+
+    Control characters are those of the ranges C0 and C1.
     """
     controls = [
         *range(0x20),
@@ -160,6 +171,7 @@ def _visible() -> dict[int, str]:
         *range(0x2066, 0x206A),
         *range(0xD800, 0xE000),
     ]
+    # Line ends and tabs are text.
     escapes: dict[int, str] = {}
     for code in controls:
         if chr(code) not in "\n\t":
@@ -172,8 +184,9 @@ VISIBLE: Final[Any] = _visible()
 
 
 def printable_json(text: str) -> str:
-    """Return JSON with the same characters escaped; ``json`` itself escapes only
-    characters below the space.
+    """Return JSON with the same characters escaped.
+
+    ``json`` itself escapes only characters below the space.
     """
     return text.translate(_IN_JSON)
 
@@ -203,26 +216,29 @@ _BACKTICKS: Final = re.compile(r"`+")
 
 
 def markdown_text(text: str) -> str:
-    """Return a text of data for a line or a cell of Markdown: no markup, link or
-    HTML begins in it.
+    """Return a text of data for a line or a cell of Markdown.
+
+    No markup, link or HTML begins in it.
     """
+    # An entity such as &lt; would become the character; a lone & is text.
     return printable(_ENTITY.sub("&amp;", text).translate(_MARKDOWN))
 
 
 def code_span(text: str) -> str:
     """Return a text of data as code of Markdown, whatever it holds: `` `name` ``."""
-    shown = one_line(text)
-    longest = max(map(len, _BACKTICKS.findall(shown)), default=0)
+    visible_text = one_line(text)
+    longest = max(map(len, _BACKTICKS.findall(visible_text)), default=0)
     fence = "`" * (longest + 1)
     # A backtick at an end, or a space at both, would be taken for a part of the fence.
-    is_plain = not longest and shown.strip()
-    return f"{fence}{shown}{fence}" if is_plain else f"{fence} {shown} {fence}"
+    is_plain = not longest and visible_text.strip()
+    if is_plain:
+        return f"{fence}{visible_text}{fence}"
+    return f"{fence} {visible_text} {fence}"
 
 
 def is_encodable(text: str) -> bool:
-    """Say whether a text can be encoded as UTF-8: it holds no half of a surrogate
-    pair.
-    """
+    """Return whether a text can be encoded as UTF-8: it has no half of a surrogate pair."""
+    # ASCII is known without encoding.
     if text.isascii():
         return True
     try:

@@ -51,8 +51,9 @@ Read = Callable[[], Iterable[Metric]]
 
 @final
 class MetricsExport:
-    """Export of figures to a file in Prometheus' format, to OpenTelemetry, or to both,
-    inside its ``with`` block.
+    """Export of figures inside its ``with`` block.
+
+    Figures go to a file in Prometheus' format, to OpenTelemetry, or to both.
 
     Args:
         read: Function that returns the figures, such as ``loader.metrics``.
@@ -99,6 +100,8 @@ class MetricsExport:
             raise ConfigError(
                 f"MetricsExport: interval: got {interval!r}, expected a number of seconds above 0"
             )
+        # Packages are imported only where they are used, so that a missing one is an
+        # error of the export that needs it.
         self._read = read
         self._labels = dict(labels or {})
         self._file = None if file is None else os.fspath(file)
@@ -107,9 +110,9 @@ class MetricsExport:
         if file is not None:
             self._registry = _prometheus().CollectorRegistry(auto_describe=False)
             self._registry.register(self)
-        self._meter: Any = (
-            _opentelemetry().get_meter("tokenlake") if opentelemetry else None
-        )
+        self._meter: Any = None
+        if opentelemetry:
+            self._meter = _opentelemetry().get_meter("tokenlake")
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -120,17 +123,18 @@ class MetricsExport:
             yield Metric(metric.name, metric.kind, metric.help, metric.value, labels)
 
     def collect(self) -> Iterator[Any]:
-        """Yield the figures as families of prometheus_client, whose registries call
-        this.
+        """Yield the figures as families of prometheus_client.
+
+        Its registries call this.
         """
-        core = _prometheus().metrics_core
+        families_module = _prometheus().metrics_core
+        # All figures of a name belong to one family; their labels differ.
         families: dict[str, Any] = {}
         for metric in self:
-            family_class = (
-                core.CounterMetricFamily
-                if metric.kind == "counter"
-                else core.GaugeMetricFamily
-            )
+            if metric.kind == "counter":
+                family_class = families_module.CounterMetricFamily
+            else:
+                family_class = families_module.GaugeMetricFamily
             new_family = family_class(
                 metric.name, metric.help, labels=list(metric.labels)
             )
@@ -166,8 +170,9 @@ class MetricsExport:
 
 
 class _Instruments:
-    """OpenTelemetry's instruments live as long as their provider: each is made once,
-    and asks all open exports.
+    """Instruments of OpenTelemetry, which live as long as their provider.
+
+    Each is made once, and asks all open exports.
     """
 
     _lock: ClassVar = threading.Lock()
@@ -197,24 +202,22 @@ class _Instruments:
     def hide(cls, export: MetricsExport) -> None:
         """Remove an export."""
         with cls._lock:
-            cls._exports[:] = [other for other in cls._exports if other is not export]
+            cls._exports[:] = [item for item in cls._exports if item is not export]
 
     @classmethod
     def _observer(cls, name: str) -> Callable[[Any], list[Any]]:
-        """Return the callback of an instrument: it reads a figure of all open
-        exports.
-        """
+        """Return the callback of an instrument, which reads a figure of all open exports."""
         observation = _opentelemetry().Observation
 
         def observe(options: Any) -> list[Any]:
             observations: list[Any] = []
+            # An export may end while OpenTelemetry collects.
             with cls._lock:
                 for export in cls._exports:
-                    figures = [metric for metric in export if metric.name == name]
-                    observations += [
-                        observation(figure.value, dict(figure.labels))
-                        for figure in figures
-                    ]
+                    for metric in export:
+                        if metric.name == name:
+                            labels = dict(metric.labels)
+                            observations.append(observation(metric.value, labels))
             return observations
 
         return observe

@@ -1,5 +1,6 @@
-"""Names of other libraries that a reader may look for in Tokenlake, and how to do the
-same here.
+"""Names of other libraries that a reader may look for in Tokenlake.
+
+Each has a sentence about how to do the same here.
 
 They are not attributes: ``hasattr(tokenlake, "SFTTrainer")`` is false. Only the message
 of the AttributeError differs from that of any other missing name.
@@ -69,15 +70,16 @@ WAYS: Final[dict[str, str]] = {
 
 
 def missing_name(module: str, name: str) -> AttributeError:
-    """Return the error for a name that a module does not have, with the way to do the
-    same if it is known.
+    """Return the error for a name that a module does not have.
+
+    It has the way to do the same, if that is known.
 
     Args:
         module: Name of the module.
         name: Missing name.
     """
     message = f"module {module!r} has no attribute {name!r}"
-    way = WAYS.get(name)
-    if way is not None:
-        message = f"{message}: {way}"
+    replacement = WAYS.get(name)
+    if replacement is not None:
+        message = f"{message}: {replacement}"
     return AttributeError(message)

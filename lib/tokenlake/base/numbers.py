@@ -12,59 +12,62 @@ def count(value: int) -> str:
 
 
 def size(value: float) -> str:
-    """Bytes in binary units with three significant digits: ``12.1 MiB``; below 1 KiB
-    exact: ``512 B``.
+    """Bytes in binary units with three significant digits: ``12.1 MiB``.
+
+    Bytes below 1 KiB are exact: ``512 B``.
     """
     if value < 1024:
         return f"{int(value)} B"
-    unit = 0
-    while value >= 999.5 and unit < len(_BYTE_UNITS) - 1:
+    # 999.5 would be shown as 1000, which has four digits.
+    unit_index = 0
+    while value >= 999.5 and unit_index < len(_BYTE_UNITS) - 1:
         value /= 1024
-        unit += 1
-    return f"{_three_digits(value)} {_BYTE_UNITS[unit]}"
+        unit_index += 1
+    return f"{_three_digits(value)} {_BYTE_UNITS[unit_index]}"
 
 
 def short(value: float) -> str:
     """A large figure in a few characters: ``5.05 M``, ``999``, ``1.20 G``."""
-    unit = 0
-    while value >= 999.5 and unit < len(_SHORT_UNITS) - 1:
+    unit_index = 0
+    while value >= 999.5 and unit_index < len(_SHORT_UNITS) - 1:
         value /= 1000
-        unit += 1
-    return (
-        f"{int(value)}" if unit == 0 else f"{_three_digits(value)} {_SHORT_UNITS[unit]}"
-    )
+        unit_index += 1
+    # A small figure is a whole number of things.
+    if unit_index == 0:
+        return f"{int(value)}"
+    return f"{_three_digits(value)} {_SHORT_UNITS[unit_index]}"
 
 
 def rate(bytes_: float, seconds: float) -> str:
-    """Throughput in decimal megabytes per second, the unit of the benchmarks: ``43.1
-    MB/s``.
-    """
+    """Throughput in decimal megabytes per second, the benchmarks' unit: ``43.1 MB/s``."""
     if seconds <= 0:
         return "-"
     return f"{_three_digits(bytes_ / 1e6 / seconds)} MB/s"
 
 
 def percent(part: float, whole: float, digits: int = 2) -> str:
-    """``part / whole`` as ``99.87%``; ``-`` for an empty whole. A share below 100%
-    is never rounded up to it.
+    """``part / whole`` as ``99.87%``; ``-`` for an empty whole.
+
+    A share below 100% is never rounded up to it.
     """
     if not whole:
         return "-"
-    shown = f"{100 * part / whole:.{digits}f}"
-    if part < whole and float(shown) >= 100:
-        shown = f"{100 - 10**-digits:.{digits}f}"
-    return f"{shown}%"
+    percentage = f"{100 * part / whole:.{digits}f}"
+    if part < whole and float(percentage) >= 100:
+        percentage = f"{100 - 10**-digits:.{digits}f}"
+    return f"{percentage}%"
 
 
 def duration(seconds: float) -> str:
     """``0.4 s``, ``12.3 s``, ``2 min 05 s``, ``3 h 07 min``."""
     if seconds < 60:
         return f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
+    # Whole seconds are rounded first, so that 59.6 never becomes 60 s.
+    minutes, seconds_left = divmod(round(seconds), 60)
     if minutes < 60:
-        return f"{minutes} min {rest:02d} s"
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes:02d} min"
+        return f"{minutes} min {seconds_left:02d} s"
+    hours, minutes_left = divmod(minutes, 60)
+    return f"{hours} h {minutes_left:02d} min"
 
 
 def age(seconds: float) -> str:
@@ -77,10 +80,15 @@ def age(seconds: float) -> str:
 
 def plural(number: int, noun: str, several: str | None = None) -> str:
     """``1 shard``, ``2 shards``; `several` where it is more than an s that differs."""
-    return f"{number:,} {noun if number == 1 else several or noun + 's'}"
+    if number == 1:
+        return f"{number:,} {noun}"
+    return f"{number:,} {several or noun + 's'}"
 
 
 def _three_digits(value: float) -> str:
+    # The limits are those of rounding: 9.995 has two digits before the point.
     if value >= 99.95:
         return f"{value:.0f}"
-    return f"{value:.1f}" if value >= 9.995 else f"{value:.2f}"
+    if value >= 9.995:
+        return f"{value:.1f}"
+    return f"{value:.2f}"

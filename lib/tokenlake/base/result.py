@@ -1,5 +1,6 @@
-"""A value or an error that is returned instead of raised, by the classes of
-:mod:`tokenlake.data_pipeline`.
+"""A value or an error that is returned instead of raised.
+
+The classes of :mod:`tokenlake.data_pipeline` return it.
 
 An analogy: a parcel with a label that says whether the thing or an apology is inside.
 Whoever opens it without reading the label, by :meth:`Result.unwrap`, gets the apology
@@ -22,8 +23,9 @@ E = TypeVar("E")
 
 
 class Result(Generic[T_co, E_co]):
-    """Either an :class:`Ok` with a value or an :class:`Err` with an error, returned
-    where other code raises.
+    """Either an :class:`Ok` with a value or an :class:`Err` with an error.
+
+    It is returned where other code raises.
 
     Example:
         >>> from tokenlake.data_pipeline import Result, TokenizerWrapper
@@ -49,6 +51,7 @@ class Result(Generic[T_co, E_co]):
             BaseException: The error itself.
             TokenlakeError: The error is no exception.
         """
+        # An error may be any value; only an exception can be raised.
         match self:
             case Ok(value):
                 return value
@@ -65,35 +68,41 @@ class Result(Generic[T_co, E_co]):
         """
         if isinstance(self, Err):
             return cast("Err[E_co]", self).error
-        text = repr(self.unwrap())
-        shown = text if len(text) <= 80 else f"{text[:80]}..."
+        value_text = repr(self.unwrap())
+        if len(value_text) > 80:
+            value_text = f"{value_text[:80]}..."
         raise TokenlakeError(
-            f"unwrap_err was called on Ok({shown}); check is_err() first"
+            f"unwrap_err was called on Ok({value_text}); check is_err() first"
         )
 
     def unwrap_or(self, default: Any) -> Any:
         """Return the value, or `default` for an error."""
-        return self.unwrap() if self.is_ok() else default
+        if self.is_err():
+            return default
+        return self.unwrap()
 
     def map(self, function: Callable[[Any], U]) -> Result[U, E_co]:
-        """Return the result with `function` applied to the value; an error stays as
-        it is.
+        """Return the result with `function` applied to the value.
+
+        An error stays as it is.
         """
         if self.is_err():
             return cast("Result[U, E_co]", self)
         return Ok(function(self.unwrap()))
 
     def map_err(self, function: Callable[[Any], U]) -> Result[T_co, U]:
-        """Return the result with `function` applied to the error; a value stays as
-        it is.
+        """Return the result with `function` applied to the error.
+
+        A value stays as it is.
         """
         if self.is_ok():
             return cast("Result[T_co, U]", self)
         return Err(function(self.unwrap_err()))
 
     def and_then(self, function: Callable[[Any], Result[U, Any]]) -> Result[U, Any]:
-        """Return the result of a function of the value, which may fail; an error
-        stays as it is.
+        """Return the result of a function of the value, which may fail.
+
+        An error stays as it is.
         """
         if self.is_err():
             return cast("Result[U, Any]", self)
@@ -102,8 +111,9 @@ class Result(Generic[T_co, E_co]):
     flat_map = and_then
 
     def or_else(self, function: Callable[[Any], Result[Any, U]]) -> Result[Any, U]:
-        """Return the result of a function of the error, which may be a value; a
-        value stays as it is.
+        """Return the result of a function of the error, which may be a value.
+
+        A value stays as it is.
         """
         if self.is_ok():
             return cast("Result[Any, U]", self)
@@ -151,8 +161,9 @@ class Err(Result[Never, E_co]):
 
 
 def attempt(function: Callable[[], T]) -> Result[T, TokenlakeError]:
-    """Return the result of a function, or the error of Tokenlake that it raises; any
-    other error is raised.
+    """Return the result of a function, or the error of Tokenlake that it raises.
+
+    Any other error is raised.
     """
     try:
         return Ok(function())
@@ -254,8 +265,9 @@ def map_err(result: Result[T, E], function: Callable[[E], U]) -> Result[T, U]:
 def flat_map(
     result: Result[T, Any], function: Callable[[T], Result[U, Any]]
 ) -> Result[U, Any]:
-    """Return the result of a function of the value, which may fail; an error stays as
-    it is.
+    """Return the result of a function of the value, which may fail.
+
+    An error stays as it is.
 
     Args:
         result: Result to read.

@@ -50,8 +50,9 @@ _KNOWN: set[str] = set()
 
 
 def provide_blocks(values: Mapping[str, str]) -> None:
-    """Remember the values of blocks, by name, for this process and the workers that
-    it starts.
+    """Remember the values of blocks, by name.
+
+    They are for this process and the workers that it starts.
     """
     _BLOCKS.update(values)
     remember(values.values())
@@ -68,54 +69,63 @@ def resolve_options(options: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         ConfigError: A variable is not set, or the value of a block was not handed over.
     """
-    resolved = {key: _resolved(item) for key, item in options.items()}
+    resolved: dict[str, Any] = {}
+    for option, value in options.items():
+        resolved[option] = _resolved(value)
+    # Secrets that stand there themselves are hidden as well.
     remember(_credentials(resolved))
     return resolved
 
 
 def remember(secrets: Iterable[str]) -> None:
-    """Make :func:`scrub` hide these secrets from now on, and the secret parts of the
-    query of a signed URL.
+    """Make :func:`scrub` hide these secrets from now on.
+
+    Of the query of a signed URL, the secret parts are hidden as well.
     """
     for secret in secrets:
-        texts = [secret]
+        secret_texts = [secret]
         if "&" in secret:
             for name, value in parse_qsl(secret.lstrip("?&")):
                 if SIGNED.search(name) and not _PLAIN.search(name):
-                    texts.append(value)
-        _KNOWN.update(text for text in texts if len(text) >= _SHORTEST)
+                    secret_texts.append(value)
+        for text in secret_texts:
+            if len(text) >= _SHORTEST:
+                _KNOWN.add(text)
 
 
 def known_secrets() -> frozenset[str]:
-    """Return the remembered secrets, for a search of files that are about to leave
-    this machine.
-    """
+    """Return the remembered secrets, to look for them in files that leave this machine."""
     return frozenset(_KNOWN)
 
 
 def hide(message: str) -> str:
-    """Return a message without the remembered secrets, in any spelling that a
-    library may give them.
+    """Return a message without the remembered secrets, in any spelling.
+
+    A library may quote a secret in its message.
     """
+    # A secret that holds another one goes first.
     for secret in sorted(_KNOWN, key=len, reverse=True):
         message = _spellings(secret).sub(HIDDEN, message)
     return message
 
 
 def scrub(message: str) -> str:
-    """Return the message of another library without known secrets, queries of URLs
-    and passwords in URLs.
+    """Return the message of another library without secrets.
+
+    Known secrets, queries of URLs and passwords in URLs are removed.
     """
     return without_credentials(hide(message), every_query=True)
 
 
 @cache
 def _spellings(secret: str) -> re.Pattern[str]:
-    """Return a pattern of a secret as a URL, JSON, HTML or Python spells it: each
-    character may be quoted.
+    """Return a pattern of a secret as a URL, JSON, HTML or Python spells it.
+
+    Each of its characters may be quoted.
     """
-    plain = unquote(secret)
-    texts = {secret, plain, unquote(plain), unquote_plus(secret)} - {""}
+    # The secret itself may be quoted already, once or twice.
+    plain_text = unquote(secret)
+    texts = {secret, plain_text, unquote(plain_text), unquote_plus(secret)} - {""}
     longest_first = sorted(texts, key=len, reverse=True)
     patterns = ["".join(map(_spelling, text)) for text in longest_first]
     return re.compile("|".join(patterns))
@@ -126,19 +136,25 @@ def _spelling(character: str) -> str:
     """Return a pattern of the spellings of a character."""
     if character.isascii() and character.isalnum():
         return character
-    encoded = "".join(
-        f"%(?:25)*(?i:{byte:02x})"
-        for byte in character.encode("utf-8", "surrogatepass")
-    )
-    written = {
+    # 1. The percent signs of a URL, which may be quoted themselves (%25).
+    utf8_bytes = character.encode("utf-8", "surrogatepass")
+    url_form = "".join(f"%(?:25)*(?i:{byte:02x})" for byte in utf8_bytes)
+    # 2. The character, and its forms in HTML, shells and JSON; the longest first.
+    written_forms = {
         character,
         escape(character),
         f"\\{character}",
         json.dumps(character)[1:-1],
         f"\\u{ord(character):04x}",
     }
-    also = {" ": ["\\+"], "+": [" "]}.get(character, [])
-    return f"(?:{'|'.join([*map(re.escape, sorted(written, key=len, reverse=True)), encoded, *also])})"
+    longest_first = sorted(written_forms, key=len, reverse=True)
+    alternatives = [*map(re.escape, longest_first), url_form]
+    # 3. A space and a plus sign stand for each other in forms of the web.
+    if character == " ":
+        alternatives.append("\\+")
+    elif character == "+":
+        alternatives.append(" ")
+    return f"(?:{'|'.join(alternatives)})"
 
 
 def _variable(name: str) -> str:
@@ -178,11 +194,15 @@ def _resolved(value: Any) -> Any:
     """Return a value of options with every reference in it replaced by its secret."""
     if isinstance(value, Mapping):
         entries = cast("Mapping[str, Any]", value)
+        # A reference has one key; a mapping with more is one of options.
         if set(entries) == {"env"}:
             return _variable(str(entries["env"]))
         if set(entries) == {"block"}:
             return _block(str(entries["block"]))
-        return {key: _resolved(item) for key, item in entries.items()}
+        resolved_entries: dict[str, Any] = {}
+        for key, item in entries.items():
+            resolved_entries[key] = _resolved(item)
+        return resolved_entries
     if isinstance(value, list | tuple):
         return [_resolved(item) for item in cast("list[Any]", value)]
     return value
@@ -192,9 +212,9 @@ def _credentials(value: Any, *, secret: bool = False) -> Iterator[str]:
     """Yield every text under a key that names a credential."""
     if isinstance(value, Mapping):
         for key, item in cast("Mapping[str, Any]", value).items():
-            yield from _credentials(
-                item, secret=secret or CREDENTIAL.search(key) is not None
-            )
+            # Everything below a credential's key is one.
+            is_secret = secret or CREDENTIAL.search(key) is not None
+            yield from _credentials(item, secret=is_secret)
     elif isinstance(value, list):
         for item in cast("list[Any]", value):
             yield from _credentials(item, secret=secret)

@@ -1,13 +1,13 @@
 """The base of every configuration model, and the kinds of values that sections share.
 
-A section is frozen, closed to unknown keys, and its errors are in our own words. Pydantic says *that* ``zst`` is no
-``Literal``; a person wants to read ::
+A section is frozen, closed to unknown keys, and its errors are in our own words.
+Pydantic says *that* ``zst`` is no ``Literal``; a person wants to read ::
 
     save.compression: got 'zst', must be 'none', 'gzip', 'lz4' or 'zstd'; did you mean 'zstd'?
 
 Secrets are given as values in Python, by reference in files, and never printed, saved
-or sent. A file says where a secret is, not what it is: ``{env: HF_TOKEN}``, an
-environment variable of the process that needs it, or ``{block: NAME}``, a Prefect
+or sent. A file names the place of a secret, and does not hold it: ``{env: HF_TOKEN}``,
+an environment variable of the process that needs it, or ``{block: NAME}``, a Prefect
 block, which the flows resolve.
 
 Each section rewrites its own errors, so that a model which is built directly and a YAML
@@ -65,6 +65,9 @@ _OURS: Final = "tokenlake"
 UNKNOWN_KEY: Final = "tokenlake_unknown_key"
 """Type of the error about a key that a section does not have."""
 _SHOWN: Final = 80
+"""Number of characters of a value that a message quotes."""
+# Messages of pydantic that speak of Python's types; all others are rewritten in
+# general.
 _RULES: Final = {
     "model_type": "must be a mapping of keys",
     "dict_type": "must be a mapping of keys",
@@ -88,8 +91,9 @@ def problem(message: str) -> PydanticCustomError:
 
 
 def shown(value: object) -> str:
-    """Return a value as a message quotes it: at most 80 characters; of a container only
-    its type.
+    """Return a value as a message quotes it: at most 80 characters.
+
+    Of a container only its type is quoted.
 
     A container may hold a secret.
     """
@@ -99,15 +103,18 @@ def shown(value: object) -> str:
         return "a list"
     if not isinstance(value, str | int | float | date | None):
         return f"a value of type {type(value).__name__}"
-    text = repr(value)
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+    value_text = repr(value)
+    if len(value_text) <= _SHOWN:
+        return value_text
+    return f"{value_text[:_SHOWN]}..."
 
 
 def path_of(location: tuple[int | str, ...]) -> str:
-    """Return a location as the dotted key that overrides take too:
-    ``datasets.0.tokenizer.max_length``.
+    """Return a location as the dotted key that overrides take too.
+
+    For example: ``datasets.0.tokenizer.max_length``.
     """
-    return ".".join(str(part) for part in location)
+    return ".".join(map(str, location))
 
 
 def _sentence(
@@ -122,21 +129,23 @@ def _sentence(
     """
     kind = details["type"]
     value = details["input"]
-    place = details["loc"]
+    location = details["loc"]
     if kind in (_OURS, UNKNOWN_KEY):
         return details["msg"]
     if kind == "extra_forbidden":
         # The value stays out: behind a mistyped `hub_token` it would be the token.
-        return f"unknown key{did_you_mean(place[-1], keys)} (known: {', '.join(keys)})"
+        suggestion = did_you_mean(location[-1], keys)
+        return f"unknown key{suggestion} (known: {', '.join(keys)})"
     if kind == "missing":
         return "required, but missing"
+    # "Input should be ..." becomes "must be ...", which the value stands in front of.
     rule = _RULES.get(kind) or re.sub(r"^\w+ should", "must", details["msg"])
-    if place and str(place[0]) in hidden:
+    if location and str(location[0]) in hidden:
         return f"{rule} (the value is not shown)"
-    guess = ""
+    suggestion = ""
     if kind == "literal_error":
-        guess = did_you_mean(value, _QUOTED.findall(rule))
-    return f"got {shown(value)}, {rule}{guess}"
+        suggestion = did_you_mean(value, _QUOTED.findall(rule))
+    return f"got {shown(value)}, {rule}{suggestion}"
 
 
 class Section(BaseModel):
@@ -161,17 +170,18 @@ class Section(BaseModel):
     def __get_pydantic_json_schema__(
         cls, schema: CoreSchema, handler: GetJsonSchemaHandler
     ) -> JsonSchemaValue:
-        """Add the texts under the fields as their descriptions; the example of a
-        docstring is for Python only.
+        """Add the texts under the fields as their descriptions.
+
+        The example of a docstring is for Python only.
         """
         json_schema = handler(schema)
         section = handler.resolve_ref_schema(json_schema)
         if "description" in section:
             section["description"] = section["description"].partition("\n\nExample:")[0]
         properties = section["properties"]
-        for name, text in field_texts(cls).items():
-            if name in properties:
-                properties[name].setdefault("description", text)
+        for key, description in field_texts(cls).items():
+            if key in properties:
+                properties[key].setdefault("description", description)
         return json_schema
 
     @model_validator(mode="wrap")
@@ -206,23 +216,27 @@ def field_texts(section: type[Section]) -> dict[str, str]:
     import a configuration.
     """
     texts: dict[str, str] = {}
+    # The class itself first: its text of a field comes before that of a base.
     for model in section.__mro__[: section.__mro__.index(Section)]:
-        [tree] = ast.parse(textwrap.dedent(inspect.getsource(model))).body
-        for field, text in pairwise(cast("ast.ClassDef", tree).body):
-            match field, text:
+        [class_tree] = ast.parse(textwrap.dedent(inspect.getsource(model))).body
+        # A text under a field is an expression statement behind its annotation.
+        statements = cast("ast.ClassDef", class_tree).body
+        for statement, next_statement in pairwise(statements):
+            match statement, next_statement:
                 case (
-                    ast.AnnAssign(target=ast.Name(id=name)),
-                    ast.Expr(value=ast.Constant(value=str() as written)),
+                    ast.AnnAssign(target=ast.Name(id=field_name)),
+                    ast.Expr(value=ast.Constant(value=str() as field_text)),
                 ):
-                    texts.setdefault(name, inspect.cleandoc(written))
+                    texts.setdefault(field_name, inspect.cleandoc(field_text))
                 case _:
                     pass
     return texts
 
 
 def _index(value: object) -> object:
-    """Let NumPy integers in as the ints they are; bool stays bool and is refused by
-    Strict.
+    """Let NumPy integers in as the ints they are.
+
+    A bool stays bool, and is refused by Strict.
     """
     if isinstance(value, bool | int) or not hasattr(value, "__index__"):
         return value
@@ -230,6 +244,7 @@ def _index(value: object) -> object:
 
 
 def _size(value: object) -> int:
+    """Return a size in bytes; the error of a wrong one is a problem of the section."""
     try:
         return parse_size(cast("Any", _index(value)))
     except ConfigError as error:
@@ -238,11 +253,9 @@ def _size(value: object) -> int:
 
 def as_text(value: object) -> object:
     """Return a path object as text, and anything else as it is."""
-    return (
-        os.fspath(cast("os.PathLike[str]", value))
-        if isinstance(value, os.PathLike)
-        else value
-    )
+    if not isinstance(value, os.PathLike):
+        return value
+    return os.fspath(cast("os.PathLike[str]", value))
 
 
 # The validator stands last and so runs first, before the strict check; the JSON Schema
@@ -263,15 +276,18 @@ Text = Annotated[str, StringConstraints(strict=True, min_length=1)]
 
 
 def _spelled(pattern: str, words: str, *, quote: bool = True) -> Any:
-    """Return the type of texts that match `pattern`, which a message describes by
-    `words`.
+    """Return the type of texts that match `pattern`.
+
+    Args:
+        pattern: Regular expression of the whole text.
+        words: Description of the texts, for messages.
+        quote: False to keep the value out of messages.
     """
 
     def check(value: str) -> str:
         if re.fullmatch(pattern, value) is None:
-            raise problem(
-                f"got {shown(value)}, must be {words}" if quote else f"must be {words}"
-            )
+            quotation = f"got {shown(value)}, " if quote else ""
+            raise problem(f"{quotation}must be {words}")
         return value
 
     return Annotated[
@@ -284,6 +300,7 @@ def _spelled(pattern: str, words: str, *, quote: bool = True) -> Any:
 
 _NAME_WORDS: Final = "letters, digits, '.', '_' and '-', starting with a letter or digit, at most 64 characters"
 
+# Type checkers know these as texts: they cannot look into a call.
 if TYPE_CHECKING:
     Path = DatasetName = SourceName = SplitName = VariableName = Character = (
         StoredName
@@ -305,7 +322,8 @@ else:
         rf"[A-Za-z][A-Za-z0-9_]{{0,{MAX_SPLIT_NAME - 1}}}",
         "a split name of letters, digits and '_', starting with a letter",
     )
-    # Somebody may write the secret itself where its name belongs.
+    # Somebody may write the secret itself in the place of a variable's name: the value
+    # is not quoted.
     Character = _spelled(
         r"[^\x00\r\n\"]", "one character other than a quote or an end of line"
     )
@@ -331,8 +349,9 @@ Size = Annotated[
 
 
 def _shares(weights: dict[str, float]) -> dict[str, float]:
-    """Return weights as shares that sum to 1; see
-    :func:`tokenlake.base.shares.shares_of`.
+    """Return weights as shares that sum to 1, as :func:`~tokenlake.base.shares.shares_of`.
+
+    Weights whose meaning is not clear are a problem of the section.
     """
     shares = shares_of(weights)
     if shares is None:
@@ -365,9 +384,11 @@ _FILES_ARE: Final = "a path, glob, directory or URL, a list of them, or a mappin
 
 
 def _data_files(value: object) -> object:
-    """Return entries of `data_files`: a text, a tuple of texts, or a mapping of
-    split to one of these.
+    """Return entries of `data_files`.
+
+    They are a text, a tuple of texts, or a mapping of split to one of these.
     """
+    # Splits: each has a text or a list of its own, and no further splits.
     if isinstance(value, Mapping):
         by_split: dict[str, object] = {}
         for split, entries in cast("Mapping[object, object]", value).items():
@@ -381,12 +402,19 @@ def _data_files(value: object) -> object:
         if not by_split:
             raise problem(f"got an empty mapping, must be {_FILES_ARE}")
         return by_split
-    files = cast("list[object]", value) if isinstance(value, list | tuple) else [value]
-    texts = tuple(as_text(item) for item in files)
-    for item in texts or ([],):
-        if not isinstance(item, str) or not item or "\x00" in item:
-            raise problem(f"got {shown(item)}, must be {_FILES_ARE}")
-    return texts if isinstance(value, list | tuple) else texts[0]
+    # One text stays a text; a list, even of one, becomes a tuple.
+    is_list = isinstance(value, list | tuple)
+    files: list[object] = [value]
+    if is_list:
+        files = cast("list[object]", value)
+    texts = tuple(map(as_text, files))
+    # An empty list is a problem as well, and is quoted as a list.
+    for text in texts or ([],):
+        if not isinstance(text, str) or not text or "\x00" in text:
+            raise problem(f"got {shown(text)}, must be {_FILES_ARE}")
+    if is_list:
+        return texts
+    return texts[0]
 
 
 Files = str | tuple[str, ...]
@@ -429,13 +457,18 @@ SecretValue = SecretStr | EnvSecret | BlockSecret
 
 
 def _secret(value: object, _handler: object, info: ValidationInfo) -> SecretValue:
+    """Return a secret or a reference; a file may hold no literal secret."""
     if isinstance(value, EnvSecret | BlockSecret):
         return value
     if isinstance(value, Mapping):
         return _reference(cast("Mapping[str, Any]", value))
     if not isinstance(value, str | SecretStr):
         raise problem(f"got a value of type {type(value).__name__} (not shown): {_HOW}")
-    secret = value if isinstance(value, SecretStr) else SecretStr(value)
+    secret = value
+    if isinstance(secret, str):
+        secret = SecretStr(secret)
+    # A saved configuration has the placeholder: to use it as a secret would fail later,
+    # and elsewhere.
     if secret.get_secret_value() == REDACTED:
         raise problem(
             f"got {REDACTED!r}, the placeholder of a secret that was removed on saving: {_HOW}"
@@ -448,25 +481,29 @@ def _secret(value: object, _handler: object, info: ValidationInfo) -> SecretValu
 
 
 def _reference(value: Mapping[str, Any]) -> EnvSecret | BlockSecret:
+    """Return the reference that a mapping in a file spells."""
     kinds: dict[str, type[EnvSecret | BlockSecret]] = {
         "env": EnvSecret,
         "block": BlockSecret,
     }
+    # The value stays out: it may be the secret itself.
     if len(value) != 1 or not kinds.keys() >= value.keys():
         raise problem(f"got a mapping with the keys {sorted(map(str, value))}, {_HOW}")
     return kinds[next(iter(value))].model_validate(value)
 
 
+def _reference_schema(key: str) -> dict[str, Any]:
+    """Return the JSON Schema of a reference with one key."""
+    return {
+        "type": "object",
+        "properties": {key: {"type": "string"}},
+        "required": [key],
+        "additionalProperties": False,
+    }
+
+
 _REFERENCES: Final[dict[str, Any]] = {
-    "anyOf": [
-        {
-            "type": "object",
-            "properties": {key: {"type": "string"}},
-            "required": [key],
-            "additionalProperties": False,
-        }
-        for key in ("env", "block")
-    ]
+    "anyOf": [_reference_schema("env"), _reference_schema("block")]
 }
 
 Secret = Annotated[SecretValue, WrapValidator(_secret), WithJsonSchema(_REFERENCES)]
@@ -478,42 +515,39 @@ NAME}``.
 def _guarded(
     options: dict[str, Any], info: ValidationInfo, *, secret: bool = False
 ) -> dict[str, Any]:
-    """Return options with credentials wrapped; below a credential's key everything
-    is one.
+    """Return options with credentials wrapped.
+
+    Everything below a credential's key is one.
     """
-    return {
-        str(key): _guard(
-            str(key),
-            item,
-            info,
-            secret=secret or CREDENTIAL.search(str(key)) is not None,
-        )
-        for key, item in options.items()
-    }
+    guarded_options: dict[str, Any] = {}
+    for key, value in options.items():
+        name = str(key)
+        is_secret = secret or CREDENTIAL.search(name) is not None
+        guarded_options[name] = _guard(name, value, info, secret=is_secret)
+    return guarded_options
 
 
 def _guard(key: str, value: Any, info: ValidationInfo, *, secret: bool) -> Any:
+    """Return the value of an option, with the credentials in it wrapped."""
+    # 1. Containers, whose values are options as well.
     if isinstance(value, Mapping):
         entries = cast("dict[str, Any]", value)
-        is_reference = set(entries) in ({"env"}, {"block"})
-        return (
-            _reference(entries)
-            if is_reference
-            else _guarded(entries, info, secret=secret)
-        )
+        if set(entries) in ({"env"}, {"block"}):
+            return _reference(entries)
+        return _guarded(entries, info, secret=secret)
     if isinstance(value, list | tuple):
-        return [
-            _guard(key, item, info, secret=secret) for item in cast("list[Any]", value)
-        ]
-    if isinstance(value, SecretStr | EnvSecret | BlockSecret) or (
-        secret and isinstance(value, str)
-    ):
+        items = cast("list[Any]", value)
+        return [_guard(key, item, info, secret=secret) for item in items]
+    # 2. Credentials, except for words that name a place of a token.
+    is_wrapped = isinstance(value, SecretStr | EnvSecret | BlockSecret)
+    if is_wrapped or (secret and isinstance(value, str)):
         if key == "token" and isinstance(value, str) and value in TOKEN_WORDS:
             return value
         try:
             return _secret(value, None, info)
         except PydanticCustomError as error:
             raise problem(f"option {key!r}: {error.message()}") from None
+    # 3. Other plain values.
     if value is None or isinstance(value, bool | int | float | str):
         return value
     raise problem(
@@ -533,18 +567,22 @@ def _dumped(value: Any, literal: Callable[[str], str]) -> Any:
     def dumped(item: Any) -> Any:
         if isinstance(item, SecretStr):
             return literal(item.get_secret_value())
-        return item.model_dump() if isinstance(item, Section) else item
+        if isinstance(item, Section):
+            return item.model_dump()
+        return item
 
     return mapped(value, dumped)
 
 
 def plain_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return options as JSON, with references as in a file (``{"env": NAME}``) and
-    literal secrets in full.
+    """Return options as JSON, with literal secrets in full.
+
+    References are as in a file (``{"env": NAME}``).
 
     Only for the pipe to a worker process of this machine.
     """
 
+    # The worker gets the secret, and errors about it come back as messages.
     def spelled_out(secret: str) -> str:
         remember([secret])
         return secret
@@ -564,25 +602,27 @@ secrets.
 
 
 def _leaves(value: object, path: str = "") -> Iterator[tuple[str, object]]:
-    """Yield the dotted key and the value of everything in a configuration that holds
-    no other values.
+    """Yield the dotted key and the value of everything that holds no other values.
+
+    A reference to a secret is such a value, though it is a section.
     """
-    items: Iterable[tuple[Any, Any]] | None = None
+    entries: Iterable[tuple[Any, Any]] | None = None
     if isinstance(value, Section) and not isinstance(value, EnvSecret | BlockSecret):
-        items = value
+        entries = value
     elif isinstance(value, Mapping):
-        items = cast("Mapping[Any, Any]", value).items()
+        entries = cast("Mapping[Any, Any]", value).items()
     elif isinstance(value, list | tuple):
-        items = enumerate(cast("list[Any]", value))
-    if items is None:
+        entries = enumerate(cast("list[Any]", value))
+    if entries is None:
         yield path, value
-    for key, item in items or ():
+    for key, item in entries or ():
         yield from _leaves(item, f"{path}.{key}".lstrip("."))
 
 
 def literal_secrets(value: object) -> list[str]:
-    """Return the dotted keys of a configuration that hold a secret itself rather than a
-    reference to it.
+    """Return the dotted keys of a configuration that hold a secret itself.
+
+    References to secrets are not among them.
 
     A configuration that leaves the process, such as the parameters of a flow, must hold
     none.
@@ -591,21 +631,16 @@ def literal_secrets(value: object) -> list[str]:
 
 
 def references(value: object) -> Iterator[EnvSecret | BlockSecret]:
-    """Yield every reference to a secret that a configuration, or a part of it,
-    holds.
-    """
-    return (
-        leaf for _, leaf in _leaves(value) if isinstance(leaf, EnvSecret | BlockSecret)
-    )
+    """Yield every reference to a secret in a configuration, or in a part of it."""
+    for _, leaf in _leaves(value):
+        if isinstance(leaf, EnvSecret | BlockSecret):
+            yield leaf
 
 
 def referenced_blocks(value: object) -> list[str]:
-    """Return the names of all Prefect blocks that a configuration refers to, each
-    once.
-    """
-    blocks = [
-        reference.block
-        for reference in references(value)
-        if isinstance(reference, BlockSecret)
-    ]
-    return list(dict.fromkeys(blocks))
+    """Return the names of all Prefect blocks that a configuration names, each once."""
+    blocks: dict[str, None] = {}
+    for reference in references(value):
+        if isinstance(reference, BlockSecret):
+            blocks[reference.block] = None
+    return list(blocks)

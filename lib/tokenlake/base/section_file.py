@@ -1,5 +1,6 @@
-"""Load a section from a YAML file or a mapping: validated, or one error that lists
-every problem.
+"""Load a section from a YAML file or a mapping: validated, or one error for everything.
+
+The error lists every problem.
 
 Overrides (``--set pack.seq_length=512``) change single keys: a key is a dotted path, in
 which a dataset is named by its position or its name; a value is YAML (``true``, ``[a,
@@ -41,8 +42,7 @@ _TEXT_MEANS: Final[dict[int | str, str]] = {
 def apply_overrides(
     data: Mapping[str, Any], overrides: Sequence[str]
 ) -> tuple[dict[str, Any], list[tuple[int | str, ...]]]:
-    """Return a configuration with overrides applied in order, and the places that
-    changed.
+    """Return a configuration with overrides applied in order, and the changed places.
 
     Args:
         data: Configuration, which is not changed.
@@ -55,18 +55,21 @@ def apply_overrides(
     changed: Any = dict(data)
     places: list[tuple[int | str, ...]] = []
     for override in overrides:
-        key, separator, text = (part.strip() for part in override.partition("="))
-        parts = key.split(".")
-        if not separator or not all(parts):
-            name = f"override {override!r}"
+        key, separator, value_text = map(str.strip, override.partition("="))
+        key_parts = key.split(".")
+        if not separator or not all(key_parts):
+            title = f"override {override!r}"
             raise ConfigError(
-                f"{name}: must be key=value, such as pack.seq_length=512", override=name
+                f"{title}: must be key=value, such as pack.seq_length=512",
+                override=title,
             )
-        name = f"override of {key}"
+        # The value is YAML: its errors name the override in the place of a file.
+        title = f"override of {key}"
         try:
-            changed, place = _with(changed, parts, parse_yaml(text, name).data, key)
+            value = parse_yaml(value_text, title).data
+            changed, place = _with(changed, key_parts, value, key)
         except ConfigError as error:
-            error.details["override"] = name
+            error.details["override"] = title
             raise
         places.append(place)
     return changed, places
@@ -75,8 +78,7 @@ def apply_overrides(
 def _with(
     node: Any, parts: list[str], value: Any, key: str
 ) -> tuple[Any, tuple[int | str, ...]]:
-    """Return a copy of a configuration, or of a part of it, with another value at a
-    path.
+    """Return a copy of a configuration, or of a part, with another value at a path.
 
     Args:
         node: Configuration or part; only the values on the path are copied.
@@ -95,20 +97,21 @@ def _with(
         return value, ()
     index: int | str = parts[0]
     if isinstance(node, list | tuple):
-        copy: Any = list(cast("list[Any]", node))
-        index = _position_of(parts[0], copy, key)
-        child = copy[index]
+        new_node: Any = list(cast("list[Any]", node))
+        index = _position_of(parts[0], new_node, key)
+        child = new_node[index]
     elif node is None or isinstance(node, Mapping | Section):
-        copy = dict(cast("Mapping[str, Any]", node or {}))
-        child = copy.get(index)
+        # A section that is left out begins with its first key.
+        new_node = dict(cast("Mapping[str, Any]", node or {}))
+        child = new_node.get(index)
     else:
         raise ConfigError(
             f"override of {key}: {'.'.join(parts)!r} leads into a value without keys"
         )
     if len(parts) > 1 and isinstance(child, str) and index in _TEXT_MEANS:
         child = {_TEXT_MEANS[index]: child}
-    copy[index], place = _with(child, parts[1:], value, key)
-    return copy, (index, *place)
+    new_node[index], place = _with(child, parts[1:], value, key)
+    return new_node, (index, *place)
 
 
 def _position_of(word: str, entries: list[Any], key: str) -> int:
@@ -122,13 +125,13 @@ def _position_of(word: str, entries: list[Any], key: str) -> int:
     Raises:
         ConfigError: The list has no such entry.
     """
+    # A dataset without a name gets that of its position when it is resolved.
     names: list[str] = []
     for position, entry in enumerate(entries):
-        name = (
-            entry.get("name")
-            if isinstance(entry, Mapping)
-            else getattr(entry, "name", None)
-        )
+        if isinstance(entry, Mapping):
+            name = cast("Mapping[str, Any]", entry).get("name")
+        else:
+            name = getattr(entry, "name", None)
         names.append(f"dataset_{position}" if name is None else str(name))
     if word in names:
         return names.index(word)
@@ -147,8 +150,9 @@ def load_section(
     *,
     example: str,
 ) -> tuple[_S, YamlFile | None]:
-    """Return the section of a file, a mapping or a model with overrides, and the file
-    that it came from.
+    """Return the section of a file, a mapping or a model, and the file of it.
+
+    Overrides are applied to it.
 
     Args:
         model: Model of the whole file. If it has a `name`, a file's stem is the default
@@ -186,21 +190,25 @@ def read_document(
     path = Path(cast("str", source))
     file = parse_yaml(config_text(path), str(path))
     if not isinstance(file.data, dict):
-        got = "nothing" if file.root is None else "something else"
+        content = "something else"
+        if file.root is None:
+            content = "nothing"
         raise ConfigError(
-            f"{path}: got {got}, must be a mapping of keys, such as {example}",
+            f"{path}: got {content}, must be a mapping of keys, such as {example}",
             file=str(path),
         )
-    data = cast("dict[str, Any]", file.data)
-    needs_name = "name" in model.model_fields and data.get("name") is None
+    # The name of the file is that of the dataset, where it can be one.
+    document = cast("dict[str, Any]", file.data)
+    needs_name = "name" in model.model_fields and document.get("name") is None
     if needs_name and re.fullmatch(DATASET_NAME, path.stem):
-        data = {**data, "name": path.stem}
-    return data, file
+        document = {**document, "name": path.stem}
+    return document, file
 
 
 def config_text(path: Path) -> str:
-    """Return the text of a configuration's file; of one that is too large, enough for
-    it to be refused.
+    """Return the text of a configuration's file.
+
+    Of a file that is too large, it is enough for the file to be refused.
 
     Raises:
         ConfigError: The file does not exist, or cannot be read as UTF-8.
@@ -222,15 +230,21 @@ def config_text(path: Path) -> str:
 
 
 def _near_file(path: Path) -> str:
-    """Return the end of a message about a missing file: a configuration of a similar
-    name, or the missing folder.
+    """Return the end of a message about a missing file.
+
+    It names a configuration of a similar name, or the missing folder.
     """
     folder = path.parent
     if not folder.is_dir():
         return f" (nor a folder {folder})"
-    files = {file.name for file in folder.iterdir() if file.suffix in (".yaml", ".yml")}
-    name = nearest(path.name, files)
-    return f"; did you mean {str(folder / name)!r}?" if name else ""
+    file_names: set[str] = set()
+    for file in folder.iterdir():
+        if file.suffix in (".yaml", ".yml"):
+            file_names.add(file.name)
+    near_name = nearest(path.name, file_names)
+    if near_name is None:
+        return ""
+    return f"; did you mean {str(folder / near_name)!r}?"
 
 
 def validate_section(
@@ -253,50 +267,78 @@ def validate_section(
             the file.
     """
     changed, places = apply_overrides(data, overrides)
+    # Python code may give a secret; a file and a command line are read by others.
     context = {LITERALS_REFUSED: True} if file is not None or overrides else {}
     try:
         return model.model_validate(changed, context=context)
     except ValidationError as error:
-        problems: list[str] = []
-        overridden: list[str] = []  # problems of values that overrides set
-        lines: list[int] = []  # lines of the file with the other problems
-        for details in error.errors():
-            location = details["loc"]
-            message = details["msg"]
-            if details["type"] == UNKNOWN_KEY:
-                # A key that another section has is named with its path, rather than a
-                # key of a similar name.
-                place = hint_of_place(model, str(location[-1]), path_of(location))
-                if place:
-                    message = f"unknown key{place}"
-            line = None if file is None else file.line_of(location)
-            is_overridden = any(location[: len(place)] == place for place in places)
-            origin = ""
-            if is_overridden:
-                origin = " (override)"
-            elif line is not None:
-                origin = f" (line {line})"
-            problem = f"{path_of(location)}{origin}: {message}" if location else message
-            problems.append(problem)
-            if is_overridden:
-                overridden.append(problem)
-            elif line is not None:
-                lines.append(line)
-        listed = problems_error(
-            ConfigError, problems, None if file is None else file.name
-        )
-        listed.details |= {"overridden": overridden, "lines": lines}
-        raise listed from None
+        raise _all_problems(error, model, file, places) from None
+
+
+def _all_problems(
+    error: ValidationError,
+    model: type[Section],
+    file: YamlFile | None,
+    places: Sequence[tuple[str | int, ...]],
+) -> ConfigError:
+    """Return one error that lists the problems of a validation.
+
+    Args:
+        error: Error of the validation.
+        model: Model of the section.
+        file: File that the configuration came from; None for one from Python code.
+        places: Locations of the values that overrides set.
+    """
+    problems: list[str] = []
+    override_problems: list[str] = []
+    line_numbers: list[int] = []  # lines of the file with the other problems
+    for details in error.errors():
+        location = details["loc"]
+        message = details["msg"]
+        if details["type"] == UNKNOWN_KEY:
+            # A key that another section has is named with its path, rather than a key
+            # of a similar name.
+            hint = hint_of_place(model, str(location[-1]), path_of(location))
+            if hint:
+                message = f"unknown key{hint}"
+        # A problem of an override has no line: its value is not in the file.
+        line_number = None if file is None else file.line_of(location)
+        is_overridden = any(location[: len(place)] == place for place in places)
+        origin = ""
+        if is_overridden:
+            origin = " (override)"
+        elif line_number is not None:
+            origin = f" (line {line_number})"
+        # A problem of the whole configuration has no path.
+        problem = message
+        if location:
+            problem = f"{path_of(location)}{origin}: {message}"
+        # The error has the lines of the file, and problems of overrides apart.
+        problems.append(problem)
+        if is_overridden:
+            override_problems.append(problem)
+        elif line_number is not None:
+            line_numbers.append(line_number)
+    file_name = None if file is None else file.name
+    all_problems = problems_error(ConfigError, problems, file_name)
+    all_problems.details |= {"overridden": override_problems, "lines": line_numbers}
+    return all_problems
 
 
 def problems_error(
     kind: type[ConfigError], problems: list[str], file: str | None = None
 ) -> ConfigError:
-    """Return one error that lists all problems of a configuration, which may come
-    from a file.
+    """Return one error that lists all problems of a configuration.
+
+    Args:
+        kind: Class of the error.
+        problems: Messages.
+        file: Path of the file; None for a configuration from Python code.
     """
     lines = list(problems)
     if len(problems) > 1:
         lines.insert(0, f"{len(problems)} problems in the configuration")
-    prefix = f"{file}: " if file else ""
+    prefix = ""
+    if file:
+        prefix = f"{file}: "
     return kind(prefix + "\n  ".join(lines), file=file, problems=problems)

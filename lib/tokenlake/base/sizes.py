@@ -20,7 +20,8 @@ and ECMA share.
 """
 
 _LARGEST: Final = (1 << 63) - 1
-_UNITS: Final = " kmgtp"  # powers of 1024
+_UNITS: Final = " kmgtp"
+"""Letters of units; the index of a letter is the power of 1024."""
 _SIZE: Final = re.compile(
     r" *([0-9]+(?:\.[0-9]+)?) *(?:([kmgtp])i?)?b? *", re.ASCII | re.IGNORECASE
 )
@@ -36,8 +37,13 @@ def parse_size(value: int | str) -> int:
             bytes.
     """
     size: object = value
-    if isinstance(value, str) and (match := _SIZE.fullmatch(value)):
-        size = int(Decimal(match[1]) * 1024 ** _UNITS.index((match[2] or " ").lower()))
+    if isinstance(value, str):
+        match = _SIZE.fullmatch(value)
+        if match is not None:
+            # Decimals are exact: 0.1 KB is 102 bytes on every machine.
+            power = _UNITS.index((match[2] or " ").lower())
+            size = int(Decimal(match[1]) * 1024**power)
+    # A boolean is an int for Python, but no size.
     if not isinstance(size, int) or isinstance(size, bool):
         raise ConfigError(
             f"got {value!r}: a size must be a whole number of bytes or a text like '500MB', '1.5 GB' or "
@@ -51,11 +57,12 @@ def parse_size(value: int | str) -> int:
 
 
 def parse_duration(value: float | str) -> float:
-    """Return a span in seconds; a bare number is in seconds and must be 0 where it is
-    text.
+    """Return a span in seconds.
+
+    A bare number is in seconds; a text without a unit must be 0.
 
     Raises:
-        ConfigError: it is no span, is negative, or would have to be guessed (``"7"``).
+        ConfigError: It is no span, is negative, or would have to be guessed (``"7"``).
     """
     if isinstance(value, int | float) and not isinstance(value, bool):
         if math.isfinite(value) and value >= 0:
@@ -63,7 +70,8 @@ def parse_duration(value: float | str) -> float:
     elif isinstance(value, str):
         if value.strip() == "0":
             return 0.0
-        if match := _DURATION.fullmatch(value):
+        match = _DURATION.fullmatch(value)
+        if match is not None:
             return float(match[1]) * _SECONDS[match[2]]
     raise ConfigError(
         f"got {value!r}: a span of time must be 0 or a number with a unit, such as 7d, 12h, 30m or 90s",

@@ -21,13 +21,16 @@ INTERRUPTED: Final = 128 + signal.SIGINT
 TERMINATED: Final = 128 + signal.SIGTERM
 """Exit code after SIGTERM."""
 
+# Whether the handler is installed, and whether it was called: a handler may only set
+# flags that other threads read.
 _HANDLED: Final = threading.Event()
 _REQUESTED: Final = threading.Event()
 
 
 def terminate(number: int, frame: FrameType | None) -> None:
-    """Record that the process must end, and call the handler of Ctrl-C; a handler of
-    SIGTERM.
+    """Record that the process must end, and call the handler of Ctrl-C.
+
+    It is a handler of SIGTERM.
     """
     _REQUESTED.set()
     interrupt = signal.getsignal(signal.SIGINT)
@@ -39,8 +42,9 @@ def terminate(number: int, frame: FrameType | None) -> None:
 
 
 def handle_termination() -> None:
-    """Install :func:`terminate` as the handler of SIGTERM, from the main thread,
-    until the process ends.
+    """Install :func:`terminate` as the handler of SIGTERM, until the process ends.
+
+    Only the main thread can do that.
     """
     signal.signal(signal.SIGTERM, terminate)
     _HANDLED.set()
@@ -52,8 +56,9 @@ def is_requested() -> bool:
 
 
 def exit_code(code: int) -> int:
-    """Return the exit code of a command: :data:`TERMINATED` in place of
-    :data:`INTERRUPTED` after SIGTERM.
+    """Return the exit code of a command.
+
+    It is :data:`TERMINATED` in place of :data:`INTERRUPTED` after SIGTERM.
     """
     if code == INTERRUPTED and is_requested():
         return TERMINATED
@@ -62,21 +67,21 @@ def exit_code(code: int) -> int:
 
 @contextmanager
 def handled_again() -> Generator[None]:
-    """Put :func:`terminate` back inside the context where :func:`handle_termination`
-    had installed it.
+    """Put :func:`terminate` back where :func:`handle_termination` had installed it.
+
+    It is back inside the context.
 
     Prefect replaces the handler while a flow runs, and its own makes a crash of the
     flow run. The runs of a deployment keep Prefect's handler: Prefect ends them by
     SIGTERM, and knows whether they were cancelled.
     """
-    if (
-        not _HANDLED.is_set()
-        or threading.current_thread() is not threading.main_thread()
-    ):
+    # Python lets only the main thread set handlers.
+    is_main_thread = threading.current_thread() is threading.main_thread()
+    if not _HANDLED.is_set() or not is_main_thread:
         yield
         return
-    before = signal.signal(signal.SIGTERM, terminate)
+    previous_handler = signal.signal(signal.SIGTERM, terminate)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        signal.signal(signal.SIGTERM, previous_handler)

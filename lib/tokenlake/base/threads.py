@@ -1,14 +1,14 @@
-"""Threads that work ahead and end before the interpreter does, and threads that do the
-same work on many things.
+"""Threads that work ahead, and threads that do the same work on many things.
 
-A daemon thread that is inside a library's own code when the interpreter goes down can
-take the process with it (an abort instead of an exit code). So each that works ahead is
-started here, with what ends it, and at exit all are ended and waited for.
+Both end before the interpreter does. A daemon thread that is inside a library's own code
+when the interpreter goes down can take the process with it (an abort instead of an exit
+code). So each that works ahead is started here, with the function that ends it, and at
+exit all are ended and waited for.
 
 :class:`Prefetched` makes items ahead, in order, at most so many at a time. Each thread
-draws the next item under a lock and leaves a promise of what it makes of it; the reader
-takes the promises in the order in which they were left, and waits as long as the first
-of them takes.
+draws the next item under a lock and leaves a promise of its result; the reader takes the
+promises in the order in which they were left, and waits as long as the first of them
+takes.
 """
 
 from __future__ import annotations
@@ -30,9 +30,11 @@ R = TypeVar("R")
 # Seconds at exit: a read that hangs must not keep the process from ending.
 _PATIENCE: Final = 10.0
 
-_LOOK: Final = 0.1  # seconds
+_LOOK: Final = 0.1
+"""Seconds between two looks at a result: Ctrl-C is not noticed while one waits."""
 _MANY: Final = "tokenlake-many"
 
+# Function that ends each thread. A thread that has ended is forgotten.
 _RUNNING: weakref.WeakKeyDictionary[threading.Thread, Callable[[], None]] = (
     weakref.WeakKeyDictionary()
 )
@@ -63,14 +65,15 @@ def available_cpus() -> int:
 
 def end_threads() -> None:
     """End all that still run, and wait for them, but not for ever."""
-    running = [
-        (thread, end) for thread, end in list(_RUNNING.items()) if thread.is_alive()
-    ]
-    for _, end in running:
-        end()
-    until = time.monotonic() + _PATIENCE
-    for thread, _ in running:
-        thread.join(max(0.0, until - time.monotonic()))
+    running: list[threading.Thread] = []
+    for thread, end in list(_RUNNING.items()):
+        if thread.is_alive():
+            running.append(thread)
+            end()
+    # All are asked first, and end at the same time; the patience is for all together.
+    deadline = time.monotonic() + _PATIENCE
+    for thread in running:
+        thread.join(max(0.0, deadline - time.monotonic()))
 
 
 class Stopped(Exception):
@@ -105,8 +108,9 @@ def in_order(
     *,
     stop: Stop | None = None,
 ) -> Iterator[R]:
-    """Yield ``function(item)`` for every item, in order; the first error ends it, later
-    items are not begun.
+    """Yield ``function(item)`` for every item, in order.
+
+    The first error ends it, and later items are not begun.
 
     Nobody waits for the threads where it ends early: they may wait for a network. They
     are daemons, unlike those of ``concurrent.futures``: hashing terabytes must not keep
@@ -122,21 +126,28 @@ def in_order(
     if threads <= 1 or len(items) <= 1:
         yield from map(function, items)
         return
-    results: dict[int, Future[R]] = {number: Future() for number in range(len(items))}
-    numbers = itertools.count()
+    # 1. A place for each result, which the threads fill in any order.
+    results: dict[int, Future[R]] = {}
+    for number in range(len(items)):
+        results[number] = Future()
+    next_numbers = itertools.count()
     errors: list[BaseException] = []
-    ended = stop or Stop()
+    end_request = stop or Stop()
 
     def work() -> None:
         # next() of a count is one step of the interpreter: no two threads get the same
         # number
-        while not ended.asked and (number := next(numbers)) < len(items):
+        while not end_request.asked:
+            number = next(next_numbers)
+            if number >= len(items):
+                return
             try:
                 results[number].set_result(function(items[number]))
             except BaseException as error:
                 errors.append(error)
                 results[number].set_exception(error)
 
+    # 2. The results in order. The caller may leave at any of them.
     try:
         for _ in range(min(threads, len(items))):
             if stop is None:
@@ -152,7 +163,7 @@ def in_order(
                     raise errors[0]
             yield results.pop(number).result()  # a delivered result is not kept
     except BaseException:
-        ended.ask()
+        end_request.ask()
         raise
 
 
@@ -162,8 +173,9 @@ Made = TypeVar("Made")
 
 @final
 class Prefetched(Generic[Drawn, Made]):
-    """An iterator over ``make(item)`` for the items of an iterator, which threads run
-    ahead of.
+    """An iterator over ``make(item)`` for the items of an iterator.
+
+    Threads run ahead of the reader.
 
     Threads start with the first item that is asked for, and end with the last one, with
     an error, or when the iterator is closed or forgotten.
@@ -193,29 +205,32 @@ class Prefetched(Generic[Drawn, Made]):
         return self
 
     def __next__(self) -> Made:
-        """Return the next result, however long it takes; whatever a thread raised is
-        raised here, in its place.
+        """Return the next result, however long it takes.
+
+        An error of a thread is raised here, in its place.
         """
         if len(self._threads) < self._workers:
             # Threads know the queue alone, so that a forgotten iterator is collected
             # and closes it.
-            self._threads = [
-                start_thread(
+            for number in range(self._workers):
+                thread = start_thread(
                     self._queue.work,
                     end=self._queue.close,
                     name=f"tokenlake-prefetch-{number}",
                 )
-                for number in range(self._workers)
-            ]
+                self._threads.append(thread)
         try:
-            return self._queue.next() if self._workers else self._queue.make_next()
+            if not self._workers:
+                return self._queue.make_next()
+            return self._queue.next()
         except BaseException:
             self.close()
             raise
 
     def close(self) -> None:
-        """Stop the threads and wait for them; an item that is being drawn is drawn
-        to its end.
+        """Stop the threads and wait for them.
+
+        An item that is being drawn is drawn to its end.
         """
         self._queue.close()
         for thread in self._threads:
@@ -230,6 +245,8 @@ class Prefetched(Generic[Drawn, Made]):
 
 @final
 class _Queue(Generic[Drawn, Made]):
+    """Promises of results, in the order of the items, between threads and a reader."""
+
     def __init__(
         self, items: Iterator[Drawn], make: Callable[[Drawn], Made], ahead: int
     ) -> None:
@@ -265,9 +282,11 @@ class _Queue(Generic[Drawn, Made]):
                 )
             except BaseException as error:
                 promise.set_exception(error)
+            # A thread that waits must not keep its last result alive.
             del item, promise
 
     def next(self) -> Made:
+        """Return the next result; StopIteration after the last one."""
         with self._changed:
             self._changed.wait_for(lambda: self._promised or self._closed)
             if not self._promised:
@@ -288,6 +307,7 @@ class _Queue(Generic[Drawn, Made]):
         return self._make(next(self.items))
 
     def close(self) -> None:
+        """Want no more results, and wake everybody who waits."""
         with self._changed:
             self._closed = True
             self._promised.clear()

@@ -19,16 +19,17 @@ _DECODERS: Final[dict[Any, msgspec.json.Decoder[Any]]] = {}
 
 def decoder(kind: Any) -> msgspec.json.Decoder[Any]:
     """Return the decoder of a type, which all threads share."""
-    shared = _DECODERS.get(kind)
-    if shared is None:
+    known_decoder = _DECODERS.get(kind)
+    if known_decoder is None:
         with _LOCK:
-            shared = _DECODERS.setdefault(kind, msgspec.json.Decoder(kind))
-    return shared
+            known_decoder = _DECODERS.setdefault(kind, msgspec.json.Decoder(kind))
+    return known_decoder
 
 
 def converted(value: Any, kind: Any, *, str_keys: bool = False) -> Any:
-    """Return plain JSON as a value of a type; errors are those of
-    :func:`msgspec.convert`.
+    """Return plain JSON as a value of a type.
+
+    Errors are those of :func:`msgspec.convert`.
 
     Args:
         value: Plain JSON.

@@ -1,4 +1,4 @@
-"""What was made once and may be made again: kept in memory, on disk, or in both.
+"""Values that can be made again: kept in memory, on disk, or in both.
 
 A :class:`MemoryCache` is bounded by entries and bytes, a :class:`DiskCache` by bytes
 and time, and a :class:`TreeCacheManager` asks the first before the second. A

@@ -166,9 +166,11 @@ class DatasetCache:
         firsts: list[int] = index["firsts"]
 
         def read_chunks() -> Iterator[tuple[int, pa.Table | None]]:
+            # The last chunk that begins at `row` or before it.
             first_chunk = max(bisect_right(firsts, row) - 1, 0)
             for number in range(first_chunk, len(firsts)):
                 chunk_table = self.chunk(key, number)
+                # A dataset with a gap is of no use: it goes as a whole.
                 if chunk_table is None:
                     self.invalidate(key)
                 yield firsts[number], chunk_table

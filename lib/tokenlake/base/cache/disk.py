@@ -1,6 +1,6 @@
-"""Entries in the files of a folder: checksummed, compressed, for many processes at once.
+"""Entries in the files of a folder, for many processes at once.
 
-Their age and their size are limited.
+They are checksummed and compressed. Their age and their size are limited.
 
 A file is named by the sha256 of its key and holds::
 
@@ -117,11 +117,15 @@ def encoded(value: object) -> tuple[Shape, bytes]:
     """
     if isinstance(value, bytes | bytearray | memoryview):
         return {"kind": "bytes"}, bytes(value)
+    # Both are streams of batches; the kind says whether one batch comes back, or a
+    # table.
     if isinstance(value, pa.Table | pa.RecordBatch):
         stream = _ARROW.BufferOutputStream()
         with _ARROW.ipc.new_stream(stream, value.schema) as writer:
             writer.write(value)
-        kind = "table" if isinstance(value, pa.Table) else "batch"
+        kind = "batch"
+        if isinstance(value, pa.Table):
+            kind = "table"
         return {"kind": kind}, stream.getvalue().to_pybytes()
     if isinstance(value, np.ndarray):
         array = cast("Array", value)
@@ -146,6 +150,7 @@ def _encoded_mapping(mapping: Mapping[Any, Any]) -> tuple[Shape, bytes]:
                 f"cache: $ has the key {name!r}; expected text keys, so write {str(name)!r}"
             )
         if isinstance(value, np.ndarray):
+            # The bytes of an array need no conversion, and no JSON.
             fields.append([name, _kind_of(value, f"$.{name}")])
             array_bytes.append(value.tobytes())
         else:
@@ -446,7 +451,6 @@ class DiskCache:
     def _make_room(self, size: int) -> None:
         """Remove expired entries, and old ones while the folder is too large.
 
-        The folder is listed only now and then: after enough was written to matter.
         Entries that were used least recently go first. The folder is listed only now
         and then: after enough was written to matter.
 
@@ -498,15 +502,17 @@ class DiskCache:
 def _packed(key: str, entry: Entry, codec: Compression) -> bytes:
     """Return the bytes of a file, in the form of the module's docstring."""
     shape, payload = encoded(entry.value)
-    # The size is that before compression, which some codecs need to read it again.
+    # 1. The header, which is never compressed: it has what reading the payload needs.
+    #    The size is that before compression, which some codecs must know.
     header: dict[str, Any] = {
         "key": key,
         "shape": shape,
         "codec": codec,
         "size": len(payload),
     }
-    metadata = None if entry.metadata is None else entry.metadata.to_dict()
-    header |= {"expires": entry.expires, "metadata": metadata}
+    header |= {"expires": entry.expires, "metadata": None}
+    if entry.metadata is not None:
+        header["metadata"] = entry.metadata.to_dict()
     if codec != "none":
         payload = _ARROW.compress(payload, codec=codec, asbytes=True)
     try:
@@ -516,6 +522,7 @@ def _packed(key: str, entry: Entry, codec: Compression) -> bytes:
             f"metadata of a cache entry: {error}; expected JSON values in `extra`"
         ) from error
     header_length = len(header_bytes).to_bytes(4, "little")
+    # 2. The checksum covers the header as well, so that a damaged length is found.
     body = header_length + header_bytes + payload
     return _MAGIC + xxhash.xxh3_128_digest(body) + body
 

@@ -174,8 +174,9 @@ class TreeCacheManager:
                 raise ConfigError(
                     "compute_key: include_content_hash=True needs `content`, a text or bytes; got None"
                 )
-            content_bytes = content.encode() if isinstance(content, str) else content
-            parts.append(sha256(content_bytes).hexdigest()[:_DIGITS])
+            if isinstance(content, str):
+                content = content.encode()
+            parts.append(sha256(content).hexdigest()[:_DIGITS])
         return "_".join(parts)
 
     def _on_disk(self, key: str) -> Entry | None:

@@ -1,5 +1,6 @@
-"""Cleaning before tokenization: duplicates, evaluation sets and poor text are left
-out; see docs/cleaning.md.
+"""Cleaning before tokenization; see docs/cleaning.md.
+
+Duplicates, evaluation sets and poor text are left out.
 """
 
 from tokenlake.base.lazy_names import lazy_package

@@ -1,4 +1,5 @@
 """Units of cleaning: ranges of files whose documents get signatures together.
+
 The units are those of a build, of a fixed size. A unit is named by a hash of its inputs
 and of the options of the signatures, so that a later run finds the signatures of
 unchanged files again.

@@ -192,6 +192,7 @@ class Cleaning:
         except BaseException:
             writer.discard()
             raise
+        # Units whose signatures an earlier run left in the store count as found.
         return CleanResult(
             output=self.output,
             accounts=accounts,
@@ -301,6 +302,7 @@ def _without(account: Account, left_out: LeftOut) -> Account:
     """
     filtered = Counter(account.filtered) + Counter(left_out.reason)
     left_out_count = len(left_out)
+    # Signatures have no sizes of texts: `text_bytes` stays that of all documents.
     return replace(
         account,
         filtered=dict(filtered),

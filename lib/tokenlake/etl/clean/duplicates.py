@@ -144,14 +144,14 @@ class Documents:
         return KeptPlaces(numbers, file_ids, positions)
 
     def left_out(
-        self, index: int, signatures: SignatureFile, kept: KeptPlaces
+        self, index: int, signatures: SignatureFile, kept_places: KeptPlaces
     ) -> LeftOut:
         """Return the documents that are left out of a unit of the sources.
 
         Args:
             index: Index of the unit.
             signatures: Signatures of the unit.
-            kept: Places of the documents for which others are left out.
+            kept_places: Places of the documents for which others are left out.
         """
         numbers = self.of_unit(index)
         fate = self.fate[numbers]
@@ -169,15 +169,16 @@ class Documents:
 
         # A duplicate names the place of the document that is kept.
         is_duplicate = np.isin(fate[rows], (Fate.DUPLICATE, Fate.NEAR_DUPLICATE))
+        # `kept_places` has the places of all parents, so that the search finds each.
         parents = self.parents[numbers][rows[is_duplicate]]
-        kept_indices = np.searchsorted(kept.numbers, parents)
+        kept_indices = np.searchsorted(kept_places.numbers, parents)
         return LeftOut(
             signatures.column("file")[rows],
             signatures.column("position")[rows],
             reasons,
             is_duplicate,
-            kept.file[kept_indices],
-            kept.position[kept_indices],
+            kept_places.file[kept_indices],
+            kept_places.position[kept_indices],
         )
 
     def _files(self) -> Iterator[SignatureFile]:
@@ -256,8 +257,10 @@ class Documents:
             # Keys are hashes, and so spread evenly: equal ranges hold equally many.
             smallest = part * _ALL_KEYS // part_count
             largest = (part + 1) * _ALL_KEYS // part_count - 1
+            # Signatures are read once for each part; only the keys of the part are kept.
             keys: list[list[UInt64]] = [[] for _ in columns]
             numbers: list[Int64] = []
+            # Documents are numbered across all units, from the offset of each.
             for unit, signatures in enumerate(self._files()):
                 offset = self._offsets[unit]
                 unit_columns = [signatures.column(name) for name in columns]

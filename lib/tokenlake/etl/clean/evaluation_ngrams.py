@@ -3,6 +3,10 @@
 An n-gram of 13 words that a document shares with an evaluation set is the rule of GPT-3
 (Brown et al. 2020, https://arxiv.org/abs/2005.14165, appendix C). A document of a set
 with fewer words cannot be found, and is counted as too short.
+
+Example: with n-grams of 2 words, a set with the document ``a b c`` has the n-grams
+``a b`` and ``b c``. The document ``x a b y`` has one of them among its three: it
+contains too much of the set if one n-gram and a share of 0.3 are enough.
 """
 
 from __future__ import annotations

@@ -88,6 +88,7 @@ class LeftOut:
         }
         kept_values = (self.kept_file, self.kept_position)
         for name, places in zip(KEPT_COLUMNS, kept_values, strict=True):
+            # The places of kept documents have one entry for each duplicate.
             values = np.zeros(len(self), np.int64)
             values[self.is_duplicate] = places
             columns[name] = pa.array(values, mask=~self.is_duplicate)

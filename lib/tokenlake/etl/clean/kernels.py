@@ -234,7 +234,13 @@ def ngrams_of_all(data: Any, ends: Any, ngram: Any, out: Any, counts: Any) -> An
 
 @njit(cache=True)
 def look_up(
-    hashes: Any, counts: Any, known: Any, groups: Any, sieve: Any, hits: Any, group: Any
+    hashes: Any,
+    counts: Any,
+    known_hashes: Any,
+    groups: Any,
+    sieve: Any,
+    hits: Any,
+    group: Any,
 ) -> Any:
     """Count the known n-grams of each document, and find the group of the first.
 
@@ -242,7 +248,7 @@ def look_up(
         hashes: Hashes of the n-grams of all documents, one document after the other,
             uint64.
         counts: Number of n-grams of each document, int64[documents].
-        known: Hashes of the known n-grams, ascending, uint64[k].
+        known_hashes: Hashes of the known n-grams, ascending, uint64[k].
         groups: Group of each known n-gram, int64[k].
         sieve: 1 where the low bits of a known hash point, uint8 of a power of two
             bytes.
@@ -262,8 +268,11 @@ def look_up(
             # a search.
             if sieve[ngram_hash & sieve_mask] == 0:
                 continue
-            known_index = np.searchsorted(known, ngram_hash)
-            if known_index < len(known) and known[known_index] == ngram_hash:
+            known_index = np.searchsorted(known_hashes, ngram_hash)
+            # A hash behind all known ones has no place among them.
+            if known_index == len(known_hashes):
+                continue
+            if known_hashes[known_index] == ngram_hash:
                 hits[document] += 1
                 if group[document] < 0:
                     group[document] = groups[known_index]

@@ -139,6 +139,7 @@ def read_about(path: str) -> CleanAbout | None:
         ConfigError: There is no such file, or it is no Parquet file, or another release
             wrote it.
     """
+    # The description is in the footer, so that no rows are read.
     try:
         metadata = pq.read_metadata(path).metadata or {}
         description = metadata.get(_ABOUT.encode())

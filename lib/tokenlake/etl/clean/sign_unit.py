@@ -24,19 +24,19 @@ from tokenlake.runtime.store.ledger import Account
 
 
 def run_sign_job(
-    job: SignJob, store: Store, kept: dict[Any, Any], progress: Progress
+    job: SignJob, store: Store, signers: dict[Any, Any], progress: Progress
 ) -> dict[str, Any]:
     """Make the signatures of one unit and publish them; return their account.
 
     Args:
         job: Unit to sign.
         store: Open store of the job.
-        kept: Signers of earlier jobs of this process. A signer holds the n-grams of
+        signers: Signers of earlier jobs of this process. A signer holds the n-grams of
             evaluation sets.
         progress: Function that is told how many bytes are read.
     """
     signing = job.signing
-    signer = kept.get(signing)
+    signer = signers.get(signing)
     if signer is None:
         # The n-grams are read once in each process; their hash is their name.
         ngrams = None
@@ -46,7 +46,7 @@ def run_sign_job(
             contents = read_files(store, folder, {file_name: signing.evaluation})
             ngrams = EvaluationNgrams.from_bytes(contents[file_name])
         signer = Signer(signing, ngrams)
-        kept[signing] = signer
+        signers[signing] = signer
     return sign_unit(job, store, signer, progress).to_json()
 
 
@@ -102,6 +102,8 @@ def sign_unit(
                         text_bytes=documents.text_bytes,
                     )
                 progress({"bytes": prepared.bytes_read})
+        # 3. The audit. It is published with the signatures, so that a later run that
+        #    finds them need not read the input again.
         account = tally.account(())
         account.check(where=f"signatures of {job.source.name}")
         writer.publish(job.fingerprint, account)
@@ -142,6 +144,7 @@ def _batches_of_rows(documents: TextDocuments) -> Iterator[tuple[TextDocuments, 
         row_starts = np.flatnonzero(~documents.extra)
     for batch_start in range(0, len(row_starts), _BATCH_DOCUMENTS):
         batch_starts = row_starts[batch_start : batch_start + _BATCH_DOCUMENTS]
+        # A batch ends before the next batch's first row, with all parts of its last one.
         first_document = int(batch_starts[0])
         end_document = len(documents)
         if batch_start + _BATCH_DOCUMENTS < len(row_starts):

@@ -281,6 +281,7 @@ class SignatureFile:
                 "configuration that they were made for and with this store; it computes them again",
                 file=self._key,
             ) from error
+        # Every page has a checksum: a damaged key would join documents that differ.
         try:
             self._file = pq.ParquetFile(self._bytes, page_checksum_verification=True)
             about = (self._file.metadata.metadata or {})[_ABOUT.encode()]

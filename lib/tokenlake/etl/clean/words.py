@@ -63,7 +63,7 @@ class _Letters(dict[int, str | int | None]):
 
 def _is_ideograph(code: int) -> bool:
     """Return whether a code point is one of a script without blanks between words."""
-    return any(first <= code <= last for first, last in _IDEOGRAPHS)
+    return any(begin <= code <= end for begin, end in _IDEOGRAPHS)
 
 
 _LETTERS: Final = _Letters()
@@ -109,7 +109,6 @@ def exact_hashes(texts: Sequence[str], normal: Normal) -> UInt64:
     Args:
         texts: Texts of the documents.
         normal: ``text`` to hash the text itself, ``folded`` to hash its case-folded
-            words with single spaces.
             words with single spaces.
 
     Returns:

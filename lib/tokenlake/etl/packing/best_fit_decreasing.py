@@ -91,6 +91,7 @@ def _moves(sizes: list[int], counts: list[int], capacity: int) -> Iterator[Move]
                 # it has too little.
                 items_per_bin = room // size
                 bins = min(waiting_bins[room], items_left // items_per_bin)
+                # Too few items to fill a bin still take one, in step 2.
                 waiting_bins[room] -= bins or 1
                 if not waiting_bins[room]:
                     rooms ^= 1 << room
@@ -139,6 +140,7 @@ def _bounded_moves(
                 source = room * max_items + items
                 items_per_bin = min(room // size, max_items - items)
                 bins = min(waiting_bins[source], items_left // items_per_bin)
+                # Too few items to fill a bin still take one, in step 2.
                 waiting_bins[source] -= bins or 1
                 if not waiting_bins[source]:
                     item_counts[room] ^= 1 << items

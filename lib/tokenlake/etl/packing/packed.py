@@ -1,10 +1,18 @@
-"""Packed rows: tokens in rows of one length, and the documents of their pieces."""
+"""Packed rows: tokens in rows of one length, and the documents of their pieces.
+
+Example: two rows of 4 tokens hold pieces of 2 and 1 tokens, and one of 4::
+
+    segment_lengths  2 1 4
+    row_offsets      0 2 3            (pieces 0 and 1, piece 2)
+    segment_ids      1 1 2 0  1 1 1 1
+    pad              1
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Self, final
+from typing import Self, final
 
 import numpy as np
 
@@ -12,16 +20,6 @@ from tokenlake.base.arrays import Bools, Int32, Int64, cells, offsets_of
 from tokenlake.errors import AccountError
 from tokenlake.etl.packing.segments import Segments
 from tokenlake.etl.packing.stretch import Stretch
-
-_JOINED_COLUMNS: Final = (
-    "input_ids",
-    "segment_lengths",
-    "file",
-    "position",
-    "start",
-    "ends",
-)
-"""Columns of rows that follow each other when rows are joined."""
 
 
 @final
@@ -169,20 +167,15 @@ class Packed:
         """Return the rows of all parts, of which there is at least one."""
         if len(parts) == 1:
             return parts[0]
-        # One pass over the parts for all columns.
-        columns: dict[str, list[Any]] = {name: [] for name in _JOINED_COLUMNS}
-        pieces_per_row: list[Int64] = []
-        padding = 0
-        for part in parts:
-            pieces_per_row.append(np.diff(part.row_offsets))
-            padding += part.pad
-            for name, arrays in columns.items():
-                arrays.append(getattr(part, name))
-        joined_columns: dict[str, Any] = {}
-        for name, arrays in columns.items():
-            joined_columns[name] = np.concatenate(arrays)
+        # Offsets of the parts all begin at 0: the numbers of pieces are joined instead.
+        pieces_per_row = np.concatenate([np.diff(part.row_offsets) for part in parts])
         return cls(
-            row_offsets=offsets_of(np.concatenate(pieces_per_row)),
-            pad=padding,
-            **joined_columns,
+            input_ids=np.concatenate([part.input_ids for part in parts]),
+            segment_lengths=np.concatenate([part.segment_lengths for part in parts]),
+            row_offsets=offsets_of(pieces_per_row),
+            file=np.concatenate([part.file for part in parts]),
+            position=np.concatenate([part.position for part in parts]),
+            start=np.concatenate([part.start for part in parts]),
+            ends=np.concatenate([part.ends for part in parts]),
+            pad=sum(part.pad for part in parts),
         )

@@ -171,7 +171,7 @@ class PackedRows:
             packed: Rows.
             columns: Names of the documents' columns beside their ids.
         """
-        # Rows are copied: a view would keep the whole row group in memory.
+        # 1. Arrays of the whole row group. The ids carry their loss mask in a bit.
         input_ids = packed.input_ids
         loss_mask = None
         if "loss_mask" in columns:
@@ -179,6 +179,7 @@ class PackedRows:
             input_ids = plain(input_ids)
         segment_ids = packed.segment_ids
         attention_mask = (segment_ids > 0).astype(np.int32)
+        # 2. Its rows. They are copied: a view would keep the whole group in memory.
         for number in range(packed.rows):
             tokens = slice(number * packed.width, (number + 1) * packed.width)
             row: Row = {
@@ -189,6 +190,7 @@ class PackedRows:
                 row["segment_ids"] = segment_ids[tokens].copy()
             if loss_mask is not None:
                 row["loss_mask"] = loss_mask[tokens].copy()
+            # Documents that came with their places get them back, piece by piece.
             if "file" in columns:
                 first_piece = int(packed.row_offsets[number])
                 end_piece = int(packed.row_offsets[number + 1])
@@ -263,6 +265,7 @@ class OpenRows:
         Errors are those of :meth:`PackedRows.pack`.
         """
         for block in _blocks(self._packing.documents(rows)):
+            # All documents have the same columns, which reading them has checked.
             self._columns = block[0].columns
             lengths: list[int] = []
             files: list[int] = []

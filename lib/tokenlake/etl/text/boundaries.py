@@ -1,4 +1,9 @@
-"""Boundaries at which a cut of a text reads well: ends of sentences and of words."""
+"""Boundaries at which a cut of a text reads well: ends of sentences and of words.
+
+Example: ``Dr. Who left. It rained!`` has one break between sentences, behind ``left.``:
+the full stop of ``Dr.`` belongs to an abbreviation, and the end of the text is no
+break. ``don't`` has no boundary of a word inside it, and ``left. It`` has three.
+"""
 
 from __future__ import annotations
 

@@ -36,8 +36,9 @@ BUDGET_STRATEGIES: Final[tuple[BudgetStrategy, ...]] = get_args(BudgetStrategy)
 
 
 class ContentDistributionMode(StrEnum):
-    """Budget strategies by name. Each is its own text, so that it can be given as
-    `budget`.
+    """Budget strategies by name.
+
+    Each is its own text, so that it can be given as `budget`.
 
     Example:
         >>> from tokenlake.data_pipeline import ContentDistributionMode
@@ -151,9 +152,10 @@ def _share_by_weight(
     pending = {name: need for name, need in needs.items() if need}
     while pending and total:
         shares = _exact_shares(pending, weights, total)
-        covered = [
-            column for column, share in shares.items() if share >= pending[column]
-        ]
+        covered: list[str] = []
+        for column, share in shares.items():
+            if share >= pending[column]:
+                covered.append(column)
         if not covered:
             # No share is more than its column needs, and rounding up a fraction cannot
             # make it more.
@@ -194,8 +196,7 @@ def _rounded(shares: Mapping[str, Fraction], total: int) -> dict[str, int]:
     return rounded
 
 
-# ---- checks
-# ------------------------------------------------------------------------------------------------
+# ---- checks --------------------------------------------------------------------------
 
 
 def _require_lengths(lengths: Mapping[str, int]) -> None:

@@ -96,8 +96,7 @@ def _same(message: dict[str, Any]) -> dict[str, Any]:
     return message
 
 
-# ---- calls
-# -------------------------------------------------------------------------------------------------
+# ---- calls ---------------------------------------------------------------------------
 
 
 def _is_unread(message: dict[str, Any]) -> bool:
@@ -159,8 +158,7 @@ def calls_of_text(text: str) -> list[dict[str, Any]] | None:
     return calls or None
 
 
-# ---- parts
-# -------------------------------------------------------------------------------------------------
+# ---- parts ---------------------------------------------------------------------------
 
 
 def _as_parts(message: dict[str, Any]) -> dict[str, Any]:
@@ -193,8 +191,7 @@ def _with_one_part(message: dict[str, Any]) -> dict[str, Any]:
     return _as_parts(_with_joined_parts(message))
 
 
-# ---- arguments
-# ---------------------------------------------------------------------------------------------
+# ---- arguments -----------------------------------------------------------------------
 
 
 def _with_arguments(
@@ -250,8 +247,7 @@ def _json_of_object(arguments: Any) -> Any:
         return arguments
 
 
-# ---- turns without content
-# ---------------------------------------------------------------------------------
+# ---- turns without content -----------------------------------------------------------
 
 
 def _has_no_content(message: dict[str, Any]) -> bool:

@@ -152,9 +152,10 @@ class _Marker:
 
     def _mark_thoughts(self, fields: dict[str, Any]) -> None:
         """Mark the reasoning, which may be in several fields."""
-        thought_fields = [
-            field for field in THOUGHTS if isinstance(fields.get(field), str)
-        ]
+        thought_fields: list[str] = []
+        for field in THOUGHTS:
+            if isinstance(fields.get(field), str):
+                thought_fields.append(field)
         if not thought_fields:
             return
         # All fields hold the same reasoning, so that they get the same mark.

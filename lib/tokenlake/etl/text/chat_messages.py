@@ -69,8 +69,7 @@ _TEXT_PARTS: Final = ("text", "input_text", "output_text")
 _PLAIN_FIELDS: Final = 2  # role and content
 
 
-# ---- conversations
-# -----------------------------------------------------------------------------------------
+# ---- conversations -------------------------------------------------------------------
 
 
 @final
@@ -264,8 +263,7 @@ def _says_beside_content(turn: Turn) -> bool:
     return any(turn.get(field) for field in _FIELDS_BESIDE_CONTENT)
 
 
-# ---- contents
-# ----------------------------------------------------------------------------------------------
+# ---- contents ------------------------------------------------------------------------
 
 
 def _text_or_parts(content: Any, index: int) -> str | list[Any]:
@@ -329,8 +327,7 @@ def _check_thoughts(turn: Turn, index: int) -> None:
             _text(turn[field], field, index)
 
 
-# ---- calls and tools
-# ---------------------------------------------------------------------------------------
+# ---- calls and tools -----------------------------------------------------------------
 
 
 def _with_read_calls(fields: Turn, index: int) -> Turn:
@@ -429,8 +426,7 @@ def _texts_in_json(text: str) -> Iterator[str]:
         return
 
 
-# ---- values
-# ------------------------------------------------------------------------------------------------
+# ---- values --------------------------------------------------------------------------
 
 
 def without_nulls(value: Any) -> Any:
@@ -469,8 +465,7 @@ def _kind(value: Any) -> str:
     return names.get(type(value), f"a {type(value).__name__}")
 
 
-# ---- errors
-# ------------------------------------------------------------------------------------------------
+# ---- errors --------------------------------------------------------------------------
 
 
 @contextmanager

@@ -24,8 +24,9 @@ from tokenlake.etl.text.chat_sandbox import ERROR, NAME, Output, Sandbox, with_c
 
 @final
 class Program:
-    """Renders conversations as `apply_chat_template(tokenize=False)` of transformers
-    does, or not at all.
+    """Renders conversations as transformers does, or not at all.
+
+    Its text is that of `apply_chat_template(tokenize=False)`.
 
     Args:
         text: Jinja template.
@@ -89,9 +90,7 @@ class Program:
         return self._rendered(all_variables)
 
     def render_row(self, row: Mapping[str, Any]) -> RenderedChat:
-        """Render a row, whose fields are variables; raises the errors of
-        :meth:`render`.
-        """
+        """Render a row, whose fields are variables; errors as of :meth:`render`."""
         return self._rendered({**row, **self._variables})
 
     def _rendered(self, variables: dict[str, Any]) -> RenderedChat:

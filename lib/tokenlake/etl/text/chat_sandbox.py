@@ -113,8 +113,7 @@ _JINJAS_OWN: Final = (
 )
 
 
-# ---- parsing and marks
-# -------------------------------------------------------------------------------------
+# ---- parsing and marks ---------------------------------------------------------------
 
 
 def _parsed(sandbox: Sandbox, text: str, learned: str | None = None) -> nodes.Template:
@@ -225,9 +224,7 @@ class _GenerationBlock(Extension):
 
 
 def _marked(node: nodes.Node) -> list[nodes.Node]:
-    """Return a statement between the notes of the beginning and the end of its
-    output.
-    """
+    """Return a statement between notes of the beginning and end of its output."""
     return [_note(_BEGIN, node.lineno), node, _note(_END, node.lineno)]
 
 
@@ -250,9 +247,7 @@ class _OutputMarker(NodeTransformer):
         self._name = name
 
     def visit_Output(self, node: nodes.Output) -> list[nodes.Node]:  # noqa: N802 (as Jinja calls it)
-        """Split an output into its expressions, so that marks can stand between
-        them.
-        """
+        """Split an output into its expressions, with marks between them."""
         parts: list[nodes.Node] = []
         for expression in node.nodes:
             part = nodes.Output([expression]).set_lineno(node.lineno)
@@ -391,8 +386,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         return _closed(super().getitem(obj, argument))
 
 
-# ---- values that are no text
-# -------------------------------------------------------------------------------
+# ---- values that are no text ---------------------------------------------------------
 
 
 def _no_text(self: Any) -> NoReturn:
@@ -476,9 +470,7 @@ class _Missing(jinja2.Undefined):
 
 @final
 class _Namespace(Namespace):
-    """Values that a template changes; names that begin with an underscore are
-    Python's.
-    """
+    """Values that a template changes; names with a leading underscore are Python's."""
 
     def __init__(*args: Any, **kwargs: Any) -> None:
         for name in dict(*args[1:], **kwargs):
@@ -539,8 +531,7 @@ def _finalized(_: Context, value: Any) -> Any:
     return value
 
 
-# ---- functions and filters
-# ---------------------------------------------------------------------------------
+# ---- functions and filters -----------------------------------------------------------
 
 
 def _tojson(
@@ -597,8 +588,7 @@ def with_clock(variables: Mapping[str, Any]) -> dict[str, Any]:
     return {**variables, "strftime_now": _Function(date.strftime)}
 
 
-# ---- symbols
-# -----------------------------------------------------------------------------------------------
+# ---- symbols -------------------------------------------------------------------------
 
 
 class LookedInto(BaseException):

@@ -215,7 +215,9 @@ class ServedTemplate:
     def _forgery_scan(self) -> ForgeryScan:
         # Beside a conversation's texts stand tokens; beside those of a row, any words
         # of the template.
-        return ForgeryScan(self.program.text, self._tokens, beside=self._loss is None)
+        return ForgeryScan(
+            self.program.text, self._tokens, can_adjoin=self._loss is None
+        )
 
     # ---- renderings
     # ----------------------------------------------------------------------------------------
@@ -264,9 +266,7 @@ class ServedTemplate:
     def _form_with_loss(
         self, messages: Sequence[Message], tools: list[Any] | None
     ) -> RenderedChat:
-        """Render a conversation in one form; BadRecordError as for
-        :meth:`_with_loss`.
-        """
+        """Render a conversation in one form; errors as of :meth:`_with_loss`."""
         # 1. Text that the template leaves out is an error even where no loss is
         # requested.
         rendered = self._render(messages, tools)
@@ -323,9 +323,11 @@ class ServedTemplate:
         """Return a rendering with the spans of the assistant's turns that are learned."""
         text = rendered.text
         spoken_turns = list(assistant_turns(messages))
-        learned_turns = [
-            index for index in spoken_turns if is_learned(messages[index]) is not False
-        ]
+        # A turn without a verdict of its own is learned.
+        learned_turns: list[int] = []
+        for index in spoken_turns:
+            if is_learned(messages[index]) is not False:
+                learned_turns.append(index)
         special_turns = _special_turns(messages)
         if self.program.compiled.marked:
             # Marks say where the spans are, but not that every turn is rendered.
@@ -334,9 +336,10 @@ class ServedTemplate:
         else:
             loss = self._turn_spans(text, messages, tools, learned_turns)
             # Finding the spans of a turn has shown that it is rendered.
-            other_turns = [
-                index for index in special_turns if index not in learned_turns
-            ]
+            other_turns: list[int] = []
+            for index in special_turns:
+                if index not in learned_turns:
+                    other_turns.append(index)
             self._require_rendered(text, messages, tools, other_turns)
         _require_some_loss(text, loss, spoken_turns, learned_turns)
         return RenderedChat(text, loss)
@@ -475,7 +478,10 @@ def _require_some_loss(
         )
     # A mask over everything is most often a template whose marks surround the
     # conversation.
-    if sum(stop - start for start, stop in loss) == len(text):
+    learned_size = 0
+    for start, stop in loss:
+        learned_size += stop - start
+    if learned_size == len(text):
         raise BadRecordError(
             "the whole text is the assistant's, so the loss mask would cover everything; set chat.loss: all if that "
             "is intended",
@@ -511,11 +517,14 @@ def _in_first_form(messages: Sequence[Message], render: RenderForm) -> RenderedC
 
 def _special_turns(messages: Sequence[Message]) -> list[int]:
     """Return the indices of the turns that have calls, reasoning or parts."""
-    return [index for index, message in enumerate(messages) if is_special(message)]
+    special_turns: list[int] = []
+    for index, message in enumerate(messages):
+        if is_special(message):
+            special_turns.append(index)
+    return special_turns
 
 
-# ---- the process
-# -------------------------------------------------------------------------------------------
+# ---- the process ---------------------------------------------------------------------
 
 
 def main() -> None:

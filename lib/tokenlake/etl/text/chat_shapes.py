@@ -48,8 +48,7 @@ class _TurnShape:
     spans: tuple[CharSpan, ...]
 
     def spans_in(self, text: str, words: dict[str, str]) -> tuple[CharSpan, ...] | None:
-        """Return the spans in the rendering of a conversation of this shape; None where
-        it is not the shape's.
+        """Return the spans in a rendering; None where it is not this shape's.
 
         Args:
             text: Rendering of the conversation.

@@ -71,14 +71,20 @@ def _cut(text: str, loss: Sequence[CharSpan]) -> Skeleton | None:
 
     None where a span begins or ends inside a content.
     """
-    edges = sorted({edge for span in loss for edge in span})
+    all_edges: set[int] = set()
+    for span in loss:
+        all_edges.update(span)
+    edges = sorted(all_edges)
     parts: list[str | Slot] = []
     flags: list[bool] = []
     part_begin = 0
     for part in filter(None, _SPLIT.split(text)):
         # 1. Cut the part at the edges inside it.
         part_end = part_begin + len(part)
-        inner_edges = [edge for edge in edges if part_begin < edge < part_end]
+        inner_edges: list[int] = []
+        for edge in edges:
+            if part_begin < edge < part_end:
+                inner_edges.append(edge)
         cuts = [part_begin, *inner_edges, part_end]
         slot_mark = _MARK.fullmatch(part)
         # Contents differ from row to row: an edge inside one has no fixed place.

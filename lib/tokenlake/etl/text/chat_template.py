@@ -24,12 +24,12 @@ from tokenlake.etl.text.render_process import PROCESS, OpenTemplate, request
 
 @final
 class ChatTemplate:
-    """Renders conversations as `apply_chat_template(tokenize=False)` of transformers
-    does, or not at all.
+    """Renders conversations as transformers does, or not at all.
 
-    It differs where that would let a mistake become text: a missing value or null is
-    never output, today's date does not exist, and a rendering has limits
-    (:class:`Limits`). A message's fields that are null count as missing.
+    Its text is that of `apply_chat_template(tokenize=False)`. It differs where that
+    would let a mistake become text: a missing value or null is never output, today's
+    date does not exist, and a rendering has limits (:class:`Limits`). A message's
+    fields that are null count as missing.
 
     Args:
         text: Jinja template.

@@ -190,7 +190,11 @@ def without(span: CharSpan, hole: CharSpan | None) -> list[CharSpan]:
     # The pieces before the hole and behind it, of which one or both may be empty.
     before = (span[0], max(span[0], hole[0]))
     behind = (min(span[1], hole[1]), span[1])
-    return [segment for segment in (before, behind) if segment[0] < segment[1]]
+    pieces: list[CharSpan] = []
+    for start, stop in (before, behind):
+        if start < stop:
+            pieces.append((start, stop))
+    return pieces
 
 
 @final
@@ -395,8 +399,10 @@ class _Conversation:
             if message.get("role") == ASSISTANT:
                 return
             # Most answers are not even spelled in the turn, which saves a rendering.
-            texts = texts_in(message.get("content"))
-            if not any(_is_spelled(text.strip(), turn_text) for text in texts):
+            is_spelled = False
+            for text in texts_in(message.get("content")):
+                is_spelled = is_spelled or _is_spelled(text.strip(), turn_text)
+            if not is_spelled:
                 continue
             answer = self.words(later_turn)
             if answer is not None and answer[0] < stop and start < answer[1]:
@@ -445,7 +451,8 @@ class _Conversation:
         turn_title = f"turn {index + 1} ({self.messages[index].get('role')})"
         if lost_items:
             # A dict drops the second mention of a part, such as a call of one function.
-            titles = " and ".join(dict.fromkeys(item.title for item in lost_items))
+            lost_titles = [item.title for item in lost_items]
+            titles = " and ".join(dict.fromkeys(lost_titles))
             raise BadRecordError(
                 f"{turn_title}: the chat template does not render {titles} (or not as it is), so that it would be "
                 "lost; use a template that does (chat.template), or remove it from the row",
@@ -473,7 +480,6 @@ class _Conversation:
     def _extent(self, marked_text: str, marked: MarkedTurn) -> _Extent:
         """Return the place of the words of a turn in the text.
 
-        Both texts are equal before the first mark and behind the last one.
         Args:
             marked_text: Rendering of the marked turn. Both texts are equal before the
                 first mark and behind the last one.
@@ -481,9 +487,11 @@ class _Conversation:
         """
         rendered_items = marked.items_in(marked_text)
         first_item = min(rendered_items, key=lambda item: marked_text.find(item.mark))
-        mark_ends = [
-            marked_text.rfind(item.mark) + len(item.mark) for item in rendered_items
-        ]
+        # A template may render a mark twice: the last place is the one that ends it.
+        mark_ends: list[int] = []
+        for item in rendered_items:
+            last_place = marked_text.rfind(item.mark)
+            mark_ends.append(last_place + len(item.mark))
         # The beginning is compared first. The end is compared behind it only, so that
         # both never share a character.
         text_before = marked_text[: marked_text.find(first_item.mark)]
@@ -605,9 +613,7 @@ class _Conversation:
             marked_text = self._tried(messages, prompt=self.finder.is_prompted)
             # A turn that the template does not render shows no place; the one before it
             # may.
-            rendered_marks = [
-                item.mark for item in marked.items if item.mark in marked_text
-            ]
+            rendered_marks = [item.mark for item in marked.items_in(marked_text)]
             if not rendered_marks:
                 continue
             extent = self._extent(marked_text, marked)
@@ -676,7 +682,10 @@ class _Conversation:
         header_words = [token for token in self.finder.endings if token in prompt]
         if not header_words:
             header_words = prompt.split()[:1]
-        has_header = not header_words or any(word in gap for word in header_words)
+        # Without such a word nothing tells the next header from words of the turn.
+        has_header = not header_words
+        for word in header_words:
+            has_header |= word in gap
         tail = self._tail_behind(last_words, prompt=False)
         if has_header or tail is None or not gap.startswith(tail):
             return None
@@ -702,8 +711,8 @@ class _Conversation:
         items_alone = marked.items_in(text_alone)
         tail = ""
         if items_alone:
-            last_mark = max([item.mark for item in items_alone], key=text_alone.rfind)
-            tail = text_alone.rpartition(last_mark)[2][extent.quote :]
+            last_item = max(items_alone, key=lambda item: text_alone.rfind(item.mark))
+            tail = text_alone.rpartition(last_item.mark)[2][extent.quote :]
         gap = text[extent.stop :]
         if gap.startswith(tail):
             return self._trimmed(extent.stop, extent.stop + len(tail))

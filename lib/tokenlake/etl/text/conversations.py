@@ -129,13 +129,19 @@ class Conversations:
         for part in parts:
             is_pending[part.origin] = False
         pending = self._one_by_one(np.flatnonzero(is_pending).tolist(), read)
-        parts = [part for part in (*parts, pending) if len(part.origin)] or [pending]
+        parts = [part for part in (*parts, pending) if len(part.origin)]
+        if not parts:
+            return pending
         if len(parts) == 1:
             return replace(parts[0], bad=pending.bad)
         # 3. Back into the order of the rows.
         origin = np.concatenate([part.origin for part in parts])
         text: Any = _ARROW.concat_arrays([part.text for part in parts])
-        spans = Spans.concat([part.spans for part in parts if part.spans is not None])
+        spans_of_parts: list[Spans] = []
+        for part in parts:
+            if part.spans is not None:
+                spans_of_parts.append(part.spans)
+        spans = Spans.concat(spans_of_parts)
         order = np.argsort(origin)
         return Rendered(
             text=taken(text, order),
@@ -255,6 +261,7 @@ class Conversations:
 
     def _check(self, rendered: Rendered, roles: Roles, columns: list[Column]) -> None:
         """Compare one conversation in :data:`CHECKED` with its rendering.
+
         Raises:
             TemplateMismatchError: They differ.
         """
@@ -293,10 +300,15 @@ def rendered_chats(
 
     The indices of texts ascend.
     """
+    all_texts: list[str] = []
+    all_spans: list[Any] = []
+    for chat in texts.values():
+        all_texts.append(chat.text)
+        all_spans.append(byte_spans(chat.text, chat.loss))
     return Rendered(
-        text=text_of_strings([chat.text for chat in texts.values()]),
+        text=text_of_strings(all_texts),
         origin=np.array(list(texts), np.int64),
-        spans=Spans.of([byte_spans(chat.text, chat.loss) for chat in texts.values()]),
+        spans=Spans.of(all_spans),
         bad=tuple(sorted(bad.items())),
     )
 

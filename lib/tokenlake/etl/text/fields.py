@@ -40,8 +40,7 @@ Path = tuple[str | int, ...]
 """Names of fields and indices of lists, from the outside to the inside."""
 
 
-# ---- arguments
-# ---------------------------------------------------------------------------------------------
+# ---- arguments -----------------------------------------------------------------------
 
 
 def name_list(step: str, fields: object) -> tuple[str, ...]:
@@ -80,8 +79,7 @@ def function_of(step: str, value: Any, argument: str) -> Callable[[Any], Any]:
     return value
 
 
-# ---- steps on several fields
-# -------------------------------------------------------------------------------
+# ---- steps on several fields ---------------------------------------------------------
 
 
 @final
@@ -228,11 +226,13 @@ class RenameFields(FieldTransform):
         if wanted is None:
             return super().needs(None)
         old_names = {new_name: old_name for old_name, new_name in self._names.items()}
-        return super().needs(tuple(old_names.get(name, name) for name in wanted))
+        wanted_names: list[str] = []
+        for name in wanted:
+            wanted_names.append(old_names.get(name, name))
+        return super().needs(tuple(wanted_names))
 
 
-# ---- steps that make one field
-# -----------------------------------------------------------------------------
+# ---- steps that make one field -------------------------------------------------------
 
 
 class _OneField(FieldTransform):
@@ -354,7 +354,8 @@ class MapField(_OneField):
         values = columns.column(self._field).to_pylist()
         results, faults = called(self._function, values)
         is_good = np.ones(columns.num_rows, np.bool_)
-        is_good[[index for index, _ in faults]] = False
+        for index, _fault in faults:
+            is_good[index] = False
         good_rows = Rows(columns).select(is_good)
         good_results = list(compress(results, is_good.tolist()))
         # 2. A column of them, or else objects: values that no column can hold as they
@@ -606,7 +607,11 @@ class CombineFields(_OneField):
                     "combiner that converts it",
                     reason="not_text",
                 )
-        texts = [str(value) for value in values if value is not None]
+        # A null leaves no separator behind. A row of nulls alone has no text.
+        texts: list[str] = []
+        for value in values:
+            if value is not None:
+                texts.append(str(value))
         if not texts:
             return None
         return self._separator.join(texts)
@@ -616,7 +621,6 @@ class CombineFields(_OneField):
         # Floats are joined row by row: Arrow and Python print them in other digits.
         sources = [columns.column(name) for name in self._sources]
         if self._combiner or not all(_has_text(column.type) for column in sources):
-            return None
             return None
         separator = _ARROW.scalar(self._separator, _TEXT)
         joined = sources[0].cast(_TEXT)

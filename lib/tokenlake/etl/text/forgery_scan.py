@@ -32,11 +32,13 @@ class ForgeryScan:
     Args:
         template: Text of the template.
         tokens: Texts of the special tokens.
-        beside: Whether the template's words may stand beside a text without a token of
-            its own between them.
+        can_adjoin: Whether the template's words may stand beside a text without a token
+            of its own between them.
     """
 
-    def __init__(self, template: str, tokens: Sequence[str], *, beside: bool) -> None:
+    def __init__(
+        self, template: str, tokens: Sequence[str], *, can_adjoin: bool
+    ) -> None:
         # 1. Of tokens of which one begins with another, the longer one is counted.
         longest_first = sorted(
             filter(None, tokens), key=lambda token: (-len(token), token)
@@ -52,7 +54,7 @@ class ForgeryScan:
             if can_join:
                 # The removed text may follow any character of a token, the first too.
                 patterns.add(f"(?<={re.escape(token[0])})")
-            if beside:
+            if can_adjoin:
                 patterns |= _patterns_at_edges(token)
         self._places = re.compile("|".join(sorted(patterns)) or _NOTHING)
 

@@ -56,8 +56,7 @@ class Judgement:
         return any(isinstance(value, list) for value in (self.prompt, *self.answers))
 
 
-# ---- reading a row
-# -----------------------------------------------------------------------------------------
+# ---- reading a row -------------------------------------------------------------------
 
 
 def value_of(raw: object, field: str) -> Value | None:
@@ -82,8 +81,9 @@ def value_of(raw: object, field: str) -> Value | None:
 def judgements(
     fields: Mapping[str, Value | None], label: object, method: Method
 ) -> tuple[Judgement, ...]:
-    """Return the judgements of a row: one, or two of a pair whose answers are judged
-    one by one.
+    """Return the judgements of a row.
+
+    It is one, or two of a pair whose answers are judged one by one.
 
     Args:
         fields: Values of prompt, chosen, rejected and completion; None where the row
@@ -110,6 +110,8 @@ def judgements(
 
 def _prompt_alone(fields: Mapping[str, Value | None]) -> Judgement:
     """Return the prompt of a row, or the beginning that a pair of answers shares."""
+    # The model generates its answers in training, so that those of the row only show
+    # where its prompt ends.
     prompt = fields["prompt"]
     if prompt is None:
         if fields["chosen"] is None or fields["rejected"] is None:
@@ -156,9 +158,10 @@ def _pair(fields: Mapping[str, Value | None], *, needs_prompt: bool) -> Judgemen
     chosen = fields["chosen"]
     rejected = fields["rejected"]
     if chosen is None or rejected is None:
-        missing_fields = [
-            name for name in ("chosen", "rejected") if fields[name] is None
-        ]
+        missing_fields: list[str] = []
+        for name in ("chosen", "rejected"):
+            if fields[name] is None:
+                missing_fields.append(name)
         missing_names = " and ".join(missing_fields)
         refuse_row("missing_field", f"the row has no answer {missing_names}")
     if isinstance(chosen, str) != isinstance(rejected, str):
@@ -200,10 +203,11 @@ def _in_one_form(
     prompt_turns = _turns_of(prompt, "user")
     answer_turns = [_turns_of(answer, ASSISTANT) for answer in answers]
     prompt_size = len(prompt_turns)
-    if all(
-        len(turns) > prompt_size and turns[:prompt_size] == prompt_turns
-        for turns in answer_turns
-    ):
+    have_prompt = True
+    for turns in answer_turns:
+        is_longer = len(turns) > prompt_size
+        have_prompt &= is_longer and turns[:prompt_size] == prompt_turns
+    if have_prompt:
         answer_turns = [turns[prompt_size:] for turns in answer_turns]
     return _require_content(Judgement(prompt_turns, tuple(answer_turns), label))
 
@@ -215,8 +219,7 @@ def _turns_of(value: Value, role: str) -> list[Turn]:
     return value
 
 
-# ---- requirements
-# ------------------------------------------------------------------------------------------
+# ---- requirements --------------------------------------------------------------------
 
 
 def _require_content(judgement: Judgement) -> Judgement:
@@ -267,8 +270,7 @@ def refuse_row(reason: str, problem: str) -> NoReturn:
     raise BadRecordError(problem, reason=reason)
 
 
-# ---- the beginning that two answers share
-# ------------------------------------------------------------------
+# ---- the beginning that two answers share --------------------------------------------
 
 
 def _shared_turns(left: list[Turn], right: list[Turn]) -> int:

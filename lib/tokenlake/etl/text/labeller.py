@@ -1,6 +1,10 @@
 """Ids and labels of one prompt and its answer.
 
 They are rendered, tokenized whole, framed by BOS and EOS, and cut.
+
+Example: BOS is 1, EOS is 2, and `max_length` is 6. The prompt 5 6 7 with the answer 8 9
+would have 7 ids in its frame. It becomes ``1 5 6 7 8 2``, of which only 8 counts toward
+the loss: 2 stands behind half an answer.
 """
 
 from __future__ import annotations

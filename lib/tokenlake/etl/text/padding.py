@@ -91,20 +91,8 @@ def pad(
     require_one_of("strategy", strategy, PADDING_STRATEGIES)
     require_one_of("side", side, SIDES)
     # 1. The width of each row.
-    if strategy == "none":
-        widths = rows.lengths
-    elif strategy == "longest":
-        longest = int(rows.lengths.max(initial=0))
-        widths = np.full(len(rows), longest, np.int64)
-    else:
-        edges = boundaries if strategy == "buckets" else max_length
-        if edges is None:
-            raise ConfigError(
-                f"padding strategy {strategy!r} needs {_WIDTHS[strategy]}"
-            )
-        # One width is a list of one boundary.
-        ascending_widths = np.atleast_1d(np.asarray(edges, np.int64))
-        widths = _first_widths(rows.lengths, ascending_widths)
+    edges = boundaries if strategy == "buckets" else max_length
+    widths = _widths_of(rows.lengths, strategy, edges)
     # 2. Labels are the ids that count.
     labels = rows
     if loss is not None:
@@ -129,6 +117,29 @@ def pad(
             )
         )
     return rectangles
+
+
+def _widths_of(
+    lengths: Int64, strategy: PaddingStrategy, edges: npt.ArrayLike | None
+) -> Int64:
+    """Return the width of each row by the rule of a strategy, int64[n].
+
+    Args:
+        lengths: Ids of each row, int64[n].
+        strategy: Rule for the width of a row.
+        edges: One width, or several ascending ones; None where none was given.
+    """
+    if strategy == "none":
+        return lengths
+    if strategy == "longest":
+        # No rows have no longest one; their width is 0.
+        longest = int(lengths.max(initial=0))
+        return np.full(len(lengths), longest, np.int64)
+    if edges is None:
+        raise ConfigError(f"padding strategy {strategy!r} needs {_WIDTHS[strategy]}")
+    # One width is a list of one boundary.
+    ascending_widths = np.atleast_1d(np.asarray(edges, np.int64))
+    return _first_widths(lengths, ascending_widths)
 
 
 def _first_widths(lengths: Int64, edges: Int64) -> Int64:

@@ -23,6 +23,7 @@ A document is joined in these steps:
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, final
 
@@ -143,38 +144,32 @@ class Joiner:
         is_kept = np.ones(document_count, np.bool_)
         for document_indices in left_out.values():
             is_kept[document_indices] = False
-        remaining_parts: dict[Part, Ragged] = {
-            name: runs.select(is_kept) for name, runs in fitted.items()
-        }
+        all_tokens = 0
+        remaining_parts: dict[Part, Ragged] = {}
+        for name, runs in fitted.items():
+            remaining_parts[name] = runs.select(is_kept)
+            all_tokens += len(remaining_parts[name].ids)
         # 4. The counts. An EOS that we added is gone where its answer was cut.
         bos_count = 0
         for is_added in lacks_bos.values():
             bos_count += int(is_added[is_kept].sum()) * len(self.prefix)
+        # A document has an EOS of its own where none of its answers got one from us.
         eos_count = 0
         has_own_eos = np.full(document_count, bool(lacks_eos))
         for name, is_added in lacks_eos.items():
             is_whole = fitted[name].lengths == closed[name].lengths
             eos_count += int((is_added & is_whole)[is_kept].sum())
             has_own_eos &= ~is_added
-        # All other ids that are not written were cut away.
-        dropped: dict[str, int] = {}
-        for reason, document_indices in left_out.items():
-            dropped[reason] = int(content_lengths[document_indices].sum())
-        content_tokens = int(content_lengths.sum())
-        all_tokens = sum(len(runs.ids) for runs in remaining_parts.values())
         written_tokens = all_tokens - eos_count - bos_count
-        truncated_tokens = content_tokens - written_tokens - sum(dropped.values())
-        if truncated_tokens:
-            dropped["truncated"] = truncated_tokens
         return Joined(
             parts=remaining_parts,
             origin=np.flatnonzero(is_kept),
-            tokens=content_tokens,
+            tokens=int(content_lengths.sum()),
             bos=bos_count,
             eos=eos_count,
             eos_existing=int(has_own_eos[is_kept].sum()),
             moved=int(has_moved[is_kept].sum()),
-            dropped=dropped,
+            dropped=_dropped_ids(content_lengths, left_out, written_tokens),
             left_out=left_out,
         )
 
@@ -349,8 +344,28 @@ def _split_at_border(method: Method, texts: Ragged) -> tuple[dict[Part, Ragged],
     return split_parts, border < prompt.lengths
 
 
-# ---- columns
-# -----------------------------------------------------------------------------------------------
+def _dropped_ids(
+    content_lengths: Int64, left_out: Mapping[str, Int64], written_tokens: int
+) -> dict[str, int]:
+    """Return the number of ids that are not written, by reason.
+
+    Args:
+        content_lengths: Ids of each document's own texts, int64[n].
+        left_out: Reason -> indices of the documents that are left out.
+        written_tokens: Ids of the documents' own texts that are written.
+    """
+    dropped: dict[str, int] = {}
+    for reason, document_indices in left_out.items():
+        dropped[reason] = int(content_lengths[document_indices].sum())
+    # All other ids that are not written were cut away.
+    content_tokens = int(content_lengths.sum())
+    truncated_tokens = content_tokens - written_tokens - sum(dropped.values())
+    if truncated_tokens:
+        dropped["truncated"] = truncated_tokens
+    return dropped
+
+
+# ---- columns -------------------------------------------------------------------------
 
 
 def preference_batch(

@@ -168,9 +168,10 @@ class PreferenceRenderer:
     ) -> list[list[str] | Fault]:
         """Return the texts of each document, or its fault."""
         # Conversations are rendered together, and taken one by one where they belong.
-        conversations = [
-            document for document in documents if document.judgement.is_conversation
-        ]
+        conversations: list[_PreferenceDocument] = []
+        for document in documents:
+            if document.judgement.is_conversation:
+                conversations.append(document)
         rendered_conversations = iter(self._conversations(conversations))
         # Rows for reward models hold whole texts; the prompt by itself is not one of
         # them.
@@ -203,7 +204,10 @@ class PreferenceRenderer:
         for document in documents:
             prompt = cast("list[Turn]", document.judgement.prompt or [])
             answers = cast("tuple[list[Turn], ...]", document.judgement.answers)
-            is_prompted = all(answer[0]["role"] == ASSISTANT for answer in answers)
+            # The prompt that a template generates opens a turn of the assistant.
+            is_prompted = True
+            for answer in answers:
+                is_prompted &= answer[0]["role"] == ASSISTANT
             position = batches[is_prompted].add(prompt, document.tools)
             positions = [(is_prompted, position)]
             for answer in answers:
@@ -321,12 +325,13 @@ def _require_continuation(texts: list[str | Fault]) -> list[str] | Fault:
         if isinstance(text, Fault):
             return text
     rendered = cast("list[str]", texts)
-    if all(text.startswith(rendered[0]) for text in rendered):
-        return rendered
-    return Fault(
-        "prompt_not_a_beginning",
-        "the chat template does not render the conversation as a continuation of its prompt",
-    )
+    for text in rendered:
+        if not text.startswith(rendered[0]):
+            return Fault(
+                "prompt_not_a_beginning",
+                "the chat template does not render the conversation as a continuation of its prompt",
+            )
+    return rendered
 
 
 def settled_preference(

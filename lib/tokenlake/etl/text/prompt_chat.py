@@ -101,7 +101,10 @@ class ChatPromptRenderer:
         rendered = self._chat.render(Rows(objects=conversations))
         # 2. Only the row's own answer counts toward the loss.
         rendered_rows = rendered.origin.tolist()
-        answers = [str(turns_of_rows[row][-1]["content"]) for row in rendered_rows]
+        answers: list[str] = []
+        for row in rendered_rows:
+            answer_turn = turns_of_rows[row][-1]
+            answers.append(str(answer_turn["content"]))
         spans: list[list[Span]] = []
         rows_without_answer: dict[int, Fault] = {}
         answer_spans = self._answer_spans(rendered, answers)
@@ -155,7 +158,11 @@ class ChatPromptRenderer:
         *input_columns, answers = cast("list[list[str]]", columns)
         turns_of_rows: list[list[Turn]] = []
         for row in rows:
-            input_texts = [texts[row] for texts in input_columns if texts[row]]
+            # An empty input leaves no separator behind.
+            input_texts: list[str] = []
+            for texts in input_columns:
+                if texts[row]:
+                    input_texts.append(texts[row])
             question = self._prompt.separator.join(input_texts)
             user_turn = {"role": "user", "content": question}
             assistant_turn = {"role": "assistant", "content": answers[row]}

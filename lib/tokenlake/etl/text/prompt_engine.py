@@ -135,9 +135,8 @@ class PromptEngine:
         self._pad_id = 0 if files.fill_id is None else files.fill_id
         # 4. The columns that a budget shortens: all inputs, but not the answer.
         columns = self._labeller.renderer.columns or prompt.input_columns
-        self._shortened_columns = tuple(
-            [name for name in columns if name != prompt.label_column]
-        )
+        shortened_columns = [name for name in columns if name != prompt.label_column]
+        self._shortened_columns = tuple(shortened_columns)
         self.shortened = 0
         """Number of rows of this process whose columns were shortened so far."""
         self._lengths: LengthManager | None = None
@@ -217,15 +216,21 @@ class PromptEngine:
                     lists[name].append(example[name])
             return Ok(lists)
         # 3. All rows have one width, so padding makes one rectangle.
-        ids_of_rows = [tokens.ids for tokens in fitted_rows]
-        offsets = offsets_of([len(token_ids) for token_ids in ids_of_rows])
+        ids_of_rows: list[Any] = []
+        loss_of_rows: list[Any] = []
+        lengths: list[int] = []
+        for tokens in fitted_rows:
+            ids_of_rows.append(tokens.ids)
+            loss_of_rows.append(tokens.loss)
+            lengths.append(len(tokens.ids))
+        offsets = offsets_of(lengths)
         (padded,) = pad(
             Ragged(np.concatenate(ids_of_rows), offsets),
             pad_id=self._pad_id,
             strategy=self._padding,
             side=self._padding_side,
             max_length=self._labeller.max_length,
-            loss=np.concatenate([tokens.loss for tokens in fitted_rows]),
+            loss=np.concatenate(loss_of_rows),
         )
         return Ok({name: getattr(padded, name) for name in EXAMPLE_COLUMNS})
 

@@ -67,9 +67,8 @@ class JinjaPromptRenderer:
         token_variables = named_tokens(files)
         self._template = self._compiled(token_variables, files)
         template_names = self._template.names
-        self._columns = tuple(
-            [name for name in template_names if name not in token_variables]
-        )
+        columns = [name for name in template_names if name not in token_variables]
+        self._columns = tuple(columns)
         self._check_columns()
         self.needed: Final = required_columns(self._columns, prompt)
         """Columns that every row must have; a plan looks for them in the first rows."""
@@ -105,6 +104,7 @@ class JinjaPromptRenderer:
             if isinstance(result, BadRecordError):
                 faults[row] = replace(fault_of(result), detail=_message_of(result))
                 continue
+            # An error that is not the row's own would come with every row.
             if not isinstance(result, RenderedChat):
                 raise result
             text = self._with_head_and_loss(result)
@@ -166,7 +166,11 @@ class JinjaPromptRenderer:
                 raise problem(f"examples.{index}", fault.detail, repr(examples[index]))
             texts += cast("list[str]", rendered.text.to_pylist())
         # A missing system message has no separator behind it.
-        return "".join(f"{text}{prompt.example_separator}" for text in texts if text)
+        head = ""
+        for text in texts:
+            if text:
+                head += f"{text}{prompt.example_separator}"
+        return head
 
     def _variables(self, rows: Rows) -> tuple[list[dict[str, Any]], dict[int, Fault]]:
         """Return the variables of each row, and the first fault of every bad row."""

@@ -66,7 +66,9 @@ class PromptRenderer:
         )
         head = self._head_pieces(prompt, body, scan)
         # 2. Special tokens that the prompt spells itself, without any value.
-        self._special_count = sum(scan.times(piece.text) for piece in (*head, *body))
+        self._special_count = 0
+        for piece in (*head, *body):
+            self._special_count += scan.times(piece.text)
         self.control_tokens: Final = self._special_count > 0
         eos_token = files.eos_token if self.control_tokens else None
         # 3. All pieces. Empty ones would be joined in every row.
@@ -92,7 +94,9 @@ class PromptRenderer:
         # The examples are rendered like rows, and become one text.
         values = self._columns.examples(prompt.examples, scan)
         texts, _ = join_prompt(body, values, len(prompt.examples))
-        examples_text = "".join(f"{text}{separator}" for text in texts.to_pylist())
+        examples_text = ""
+        for example_text in texts.to_pylist():
+            examples_text += f"{example_text}{separator}"
         system_piece = PromptPiece(system_text, loss=learns_all(prompt))
         return [system_piece, PromptPiece(examples_text)]
 

@@ -94,8 +94,7 @@ class PromptPiece:
     loss: bool = False
 
 
-# ---- parsing
-# -----------------------------------------------------------------------------------------------
+# ---- parsing -------------------------------------------------------------------------
 
 
 def parse_template(
@@ -249,8 +248,7 @@ def problem(field: str, message: str, got: str, *, expected: str = "") -> Config
     )
 
 
-# ---- values of columns
-# -------------------------------------------------------------------------------------
+# ---- values of columns ---------------------------------------------------------------
 
 
 @final
@@ -343,7 +341,8 @@ def _texts_of(
         array: Any = rows.columns.column(column)
         if pa.types.is_dictionary(array.type):
             array = array.dictionary_decode()
-        if any(is_type(array.type) for is_type in _PLAIN_TYPES):
+        is_plain = any(is_type(array.type) for is_type in _PLAIN_TYPES)
+        if is_plain:
             faults: dict[int, Fault] = {}
             if array.null_count and not is_optional:
                 for row in np.flatnonzero(array.is_null()).tolist():
@@ -414,8 +413,7 @@ def null_fault(column: str, rows: Rows, row: int) -> Fault:
     return Fault("null_column", detail, column)
 
 
-# ---- joining
-# -----------------------------------------------------------------------------------------------
+# ---- joining -------------------------------------------------------------------------
 
 
 def join_prompt(
@@ -429,7 +427,9 @@ def join_prompt(
         rows: Number of rows.
     """
     parts: list[str | Column] = []
+    are_learned: list[bool] = []
     for piece in pieces:
+        are_learned.append(piece.loss)
         if piece.column is None:
             parts.append(piece.text)
             continue
@@ -441,7 +441,7 @@ def join_prompt(
             is_empty = _COMPUTE.equal(_COMPUTE.binary_length(value), 0)
             value = _COMPUTE.if_else(is_empty, value, followed)
         parts.append(value)
-    return join_pieces(parts, [piece.loss for piece in pieces], rows)
+    return join_pieces(parts, are_learned, rows)
 
 
 def body_of(prompt: ResolvedPrompt) -> tuple[PromptPiece, ...]:
@@ -478,7 +478,8 @@ def body_of(prompt: ResolvedPrompt) -> tuple[PromptPiece, ...]:
 
 def required_columns(names: Sequence[str], prompt: ResolvedPrompt) -> tuple[str, ...]:
     """Return the columns that every row must have: all but the optional ones."""
-    return tuple([name for name in names if name not in prompt.optional_columns])
+    required = [name for name in names if name not in prompt.optional_columns]
+    return tuple(required)
 
 
 def check_used(prompt: ResolvedPrompt, used: Sequence[str]) -> None:

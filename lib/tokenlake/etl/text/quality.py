@@ -63,6 +63,17 @@ def _characters_of(ranges: str) -> tuple[str, ...]:
     return tuple(characters)
 
 
+def _control_characters() -> str:
+    """Return the control characters, but not the blanks tab and line feed."""
+    # All control characters of Unicode are among the first 256 characters.
+    controls = ""
+    for character in map(chr, range(256)):
+        is_control = unicodedata.category(character) == "Cc"
+        if is_control and character not in "\t\n":
+            controls += character
+    return controls
+
+
 TERMINALS: Final = _characters_of(_TERMINAL_RANGES)
 """Characters that end a sentence, in any script."""
 _TERMINAL: Final = frozenset(TERMINALS)
@@ -70,12 +81,7 @@ _TERMINAL: Final = frozenset(TERMINALS)
 # Punctuation of CCNet (Wenzek et al. 2020, https://arxiv.org/abs/1911.00359), and
 # control characters.
 _CCNET: Final = "，。、„”“«»１」「《》´∶：？！（）；–—．～’…━〈〉【】％►"
-_LATIN_1: Final = [chr(code) for code in range(256)]
-_CONTROLS: Final = "".join(
-    character
-    for character in _LATIN_1
-    if unicodedata.category(character) == "Cc" and character not in "\t\n"
-)
+_CONTROLS: Final = _control_characters()
 _PUNCTUATION: Final = string.punctuation + _CCNET + _CONTROLS + "".join(TERMINALS)
 # Gopher's stop words, of which a text must have some (`min_stop_words`).
 _STOP_WORDS: Final = frozenset(("the", "be", "to", "of", "and", "that", "have", "with"))

@@ -380,9 +380,10 @@ class ChainedTransform(Transform):
         `wanted` are fields of the last step's rows.
         """
         # The fields that a step needs are wanted of the step before it.
+        field_names = wanted
         for step in reversed(self.steps):
-            wanted = step.needs(wanted)
-        return wanted
+            field_names = step.needs(field_names)
+        return field_names
 
 
 def plain_columns(rows: Rows) -> pa.RecordBatch | None:
@@ -440,8 +441,7 @@ def called(
     return results, tuple(bad)
 
 
-# ---- outcomes
-# ----------------------------------------------------------------------------------------------
+# ---- outcomes ------------------------------------------------------------------------
 
 
 def _combined(first: StepOutcome, second: StepOutcome) -> StepOutcome:
@@ -528,8 +528,7 @@ def kept(rows: Rows, keep: Bools, reason: str, bad: Faults = ()) -> StepOutcome:
     return StepOutcome(rows.select(keep), origin, _counted(reason, left_out), bad)
 
 
-# ---- columns
-# -----------------------------------------------------------------------------------------------
+# ---- columns -------------------------------------------------------------------------
 
 
 def with_column(columns: pa.RecordBatch, name: str, values: Array) -> pa.RecordBatch:

@@ -449,14 +449,17 @@ def cut_texts(
     pending_rows = list(range(len(text)))
     factor = _SPARE
     while pending_rows:
-        # 1. The part of each text to encode.
+        # 1. The part of each text to encode. One token more than the budget shows
+        #    whether the cut goes through a character.
         parts: list[_TextPart] = []
+        part_texts: list[str] = []
         for row in pending_rows:
             row_tokens = int(counts[row])
             needed_tokens = min(int(budgets[row]) + 1, row_tokens)
             share = needed_tokens / row_tokens * factor
-            parts.append(_text_part(text, row, share, needed_tokens, keeps_left))
-        part_texts = [part.text() for part in parts]
+            part = _text_part(text, row, share, needed_tokens, keeps_left)
+            parts.append(part)
+            part_texts.append(part.text())
         encoded, start, stop = encoder.encode_places(
             pa.array(part_texts, pa.large_string())
         )

@@ -1,5 +1,6 @@
-"""Units of work: texts that are tokenized, stored rows that are mixed or packed
-again, and the files they become.
+"""Units of work, and the files they become.
+
+A unit is texts that are tokenized, or stored rows that are mixed or packed again.
 """
 
 from tokenlake.base.lazy_names import lazy_package

@@ -111,7 +111,6 @@ class DocumentEncoder:
         """
         # 1. Encode, and refuse texts.
         encoded = self._encoded(text, spans, infill)
-        # 2. Apply the length policy.
         # 2. Apply the length policy, which looks at texts only where it cuts them well.
         policy_text = encoded.text if self.lengths.needs_text else None
         fitted = self.lengths.apply(encoded.ids, encoded.offsets, policy_text)

@@ -116,12 +116,14 @@ def import_ids(rows: Rows, tokens: ResolvedTokens) -> ImportedIds:
         if is_content is not None:
             is_learned = is_learned[is_content]
         content = marked(content, is_learned)
+    # 5. Leave the separators out; the ids behind them move forward.
     separator_count = 0
     if is_separator is not None:
         # The places of documents among the ids that stay.
         offsets = offsets_of((~is_separator).astype(np.int64))[offsets]
         content = content[~is_separator]
         separator_count = len(is_separator) - len(content)
+    # 6. Records without any id stay as empty documents, so that they are counted.
     origin, offsets = _with_empty_records(
         record_of_id[starts], offsets, len(usable_records)
     )
@@ -163,7 +165,6 @@ def _usable_lists(
         tokens: Form of the records.
         faults: Index of a record -> why it cannot be used; it is filled.
     """
-    lists: dict[str, _Lists] = {}
     lists: dict[str, _Lists] = {}
     for column in tokens.columns:
         lists[column] = _Lists.of(rows, column, faults)
@@ -287,6 +288,7 @@ class _Lists:
             is_null_value = values.is_null().to_numpy(zero_copy_only=False)
             null_positions = np.flatnonzero(is_null_value)
             null_rows = np.searchsorted(offsets, null_positions, side="right") - 1
+            # The first null of a record is its fault; the record is left out whole.
             for row, position in zip(null_rows, null_positions, strict=True):
                 offset = int(position - offsets[row])
                 fault = Fault(

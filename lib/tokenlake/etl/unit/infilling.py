@@ -314,7 +314,6 @@ def lead_of(encoder: Encoder) -> tuple[bytes, tuple[int, ...]]:
         TokenizerError: There is no such character.
     """
     files = encoder.files
-    files = encoder.files
     ids_alone = _ids_of(encoder, _PROBES)
     for lead in _LEADS:
         led_probes = [lead + probe for probe in _PROBES]

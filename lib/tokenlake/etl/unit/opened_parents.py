@@ -47,6 +47,7 @@ class OpenedParents:
         if key not in self._rows:
             self._rows[key] = StoredRows(store, self.manifest(store, parent), split)
         self._rows.move_to_end(key)
+        # The one that was used last is at the end; the one unused for longest goes.
         while len(self._rows) > _MAX_OPEN:
             _, oldest = self._rows.popitem(last=False)
             oldest.close()

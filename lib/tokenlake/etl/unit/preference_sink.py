@@ -72,8 +72,7 @@ class PreferenceSink:
         schema = preference_schema(settings.method, settings.trainer, kept_fields)
         self._schema = described(schema, job.tokenizer_json)
         # 2. Files. Rows are not padded. This padding of length 0 keeps a row out of a
-        #    group that
-        # it does not fit into.
+        #    group that it does not fit into.
         padding = Padding("max_length")
         full_group = group_tokens(job.files)
         self._files: list[RowsFile] = []
@@ -136,6 +135,8 @@ class PreferenceSink:
         columns: dict[str, Any] = dict(
             zip(batch.schema.names, batch.columns, strict=True)
         )
+        # Rows are fewer than documents, some of which were left out: `origin` says whose
+        # place each row has.
         columns["file"] = _ARROW.array(documents.file[joined.origin])
         columns["position"] = _ARROW.array(documents.position[joined.origin])
         kept_fields = taken(documents.kept, joined.origin)

@@ -4,7 +4,7 @@ Neighbouring positions come from all lanes of all sources, so that many row grou
 open at a time. A row group is decoded when the first of its rows is needed, and let go
 after the last one.
 
-1. The rows at all positions of the unit are looked up, some thousand at a time.
+1. The rows at all positions of the unit are looked up, some hundred thousand at a time.
 2. A use is a row group that one lane needs in one epoch, from the first to the last of
    its steps. A row group on the border of two lanes is needed at the beginning of one
    and at the end of the other, and a small source comes again in every epoch: each is a

@@ -4,6 +4,9 @@ Rows are packed, or have one document each.
 
 Documents go to one file after the other or, if a unit writes several files at a time,
 are dealt to them one by one.
+
+Example: of the documents a, b in two parts, and c, the first of two files gets a and c,
+and the second one both parts of b.
 """
 
 from __future__ import annotations
@@ -76,8 +79,7 @@ class Sink:
         """Add documents, or parts of them; none is empty."""
         if not len(documents):
             return
-        # 1. Count.
-        # A further part counts as a document only where it is a row by itself.
+        # 1. Count. A further part counts as a document only where it is a row by itself.
         is_first_part = np.ones(len(documents), np.bool_)
         if documents.again is not None:
             is_first_part = ~documents.again

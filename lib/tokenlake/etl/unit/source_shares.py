@@ -60,6 +60,7 @@ class Shares:
             row_count = int(self._rows[source])
             bos_count = int(self._bos[source])
             eos_count = int(self._eos[source])
+            # All rows that were read are written: a unit of stored rows leaves none out.
             content = int(self._ids[source]) - bos_count - eos_count
             accounts[name] = Account(
                 rows_read=row_count,

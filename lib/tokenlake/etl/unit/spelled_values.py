@@ -62,10 +62,13 @@ def _read_nested(value: Any, kind: dict[str, Any]) -> Any:
 def _read_spelled(text: str, kind: str) -> Any:
     """Return the value that a text spells, or the text where it spells none."""
     spelled_value = text.strip()
+    # A cell of CSV has no other spelling of null.
     if not spelled_value:
         return None
     if kind == "bool":
         return _TRUTH.get(spelled_value.lower(), text)
+    # The expressions refuse much that float and int read: nan, inf, 1_000, and digits of
+    # other scripts.
     if kind in _FLOATS:
         return float(spelled_value) if _NUMBER.fullmatch(spelled_value) else text
     return int(spelled_value) if _INTEGER.fullmatch(spelled_value) else text

@@ -54,6 +54,7 @@ def write_record(
         accounts.append(output.rows_of_all)
     account = Account.total(accounts)
     check_written(account, entries, job.out.width, where=f"unit {job.unit}")
+    # Inputs and quarantine are those of the builds that the rows come from.
     return UnitRecord(
         unit=job.unit,
         fingerprint=job.fingerprint,

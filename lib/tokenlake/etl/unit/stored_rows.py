@@ -264,6 +264,7 @@ class SequencesOut:
         counts = _count_packed(rows, self._out)
         no_existing_eos = np.zeros_like(counts.tokens)
         self.shares.add(source, counts.tokens, counts.bos, counts.eos, no_existing_eos)
+        # A row group has a fixed number of tokens, and so fewer of the wider rows.
         group_rows = row_group_rows(self._width)
         for first_row in range(0, len(rows), group_rows):
             end_row = first_row + group_rows

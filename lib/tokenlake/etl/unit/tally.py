@@ -23,8 +23,9 @@ _FIELDS_BY_REASON: Final = (
 
 @final
 class UnitTally:
-    """Counts of one unit, named as the fields of
-    :class:`tokenlake.runtime.store.account.Account`.
+    """Counts of one unit, named as the fields of an account.
+
+    The account is :class:`tokenlake.runtime.store.account.Account`.
 
     Args:
         packed: True if parts of a split document are segments of one document; False if

@@ -159,6 +159,8 @@ class TextBuild:
     def _document_encoder(self) -> DocumentEncoder:
         job = self._job
         texts = job.source.texts
+        # Rendered documents bring special tokens of their own, so that only the missing
+        # ones are put around them. A record that is a packed row needs no EOS of packing.
         finish: Finish | None = None
         if self._recipe.rendered:
             finish = Finish.around(

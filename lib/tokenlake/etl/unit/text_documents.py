@@ -89,11 +89,13 @@ class TextDocuments:
 
     def slice(self, first: int, last: int) -> Self:
         """Return the documents ``first:last``; no text is copied."""
+        # 1. Texts and their spans: a pair of answers is one document of several texts.
         first_text = first * self.parts
         end_text = last * self.parts
         spans = self.spans
         if spans is not None:
             spans = spans.slice(first_text, end_text)
+        # 2. The other columns, which only documents of some recipes have.
         extra = self.extra
         if extra is not None:
             extra = extra[first:last]
@@ -120,12 +122,13 @@ class TextDocuments:
 
     def select(self, mask: Bools) -> Self:
         """Return the documents where `mask` is true, bool[n]."""
-        # The texts of a document lie together, so that its verdict is repeated.
+        # 1. The texts of a document lie together, so that its verdict is repeated.
         text_mask = np.repeat(mask, self.parts)
-        arrow_mask = pa.array(mask)
         spans = self.spans
         if spans is not None:
             spans = spans.select(text_mask)
+        # 2. The other columns, which only documents of some recipes have.
+        arrow_mask = pa.array(mask)
         extra = self.extra
         if extra is not None:
             extra = extra[mask]
@@ -161,32 +164,15 @@ class TextDocuments:
             return parts[0]
         # Columns that some parts of a recipe have, all of them have; except for
         # `extra`.
-        # 1. Columns of which each part has its piece. Those that some parts of a recipe
-        #    have, all of them have; except for `extra`.
-        texts: list[Any] = []
-        files: list[Int64] = []
-        positions: list[Int64] = []
-        spans: list[Spans] = []
-        labels: list[Bools] = []
-        kept_fields: list[pa.RecordBatch] = []
-        id_lists: list[Any] = []
-        for part in parts:
-            texts.append(part.text)
-            files.append(part.file)
-            positions.append(part.position)
-            if part.spans is not None:
-                spans.append(part.spans)
-            if part.label is not None:
-                labels.append(part.label)
-            if part.kept is not None:
-                kept_fields.append(part.kept)
-            if part.ids is not None:
-                id_lists.append(part.ids)
-        # 2. The pieces, one after the other.
+        spans = [part.spans for part in parts if part.spans is not None]
+        labels = [part.label for part in parts if part.label is not None]
+        kept_fields = [part.kept for part in parts if part.kept is not None]
+        id_lists = [part.ids for part in parts if part.ids is not None]
+        texts: list[Any] = [part.text for part in parts]
         return cls(
             text=_ARROW.concat_arrays(texts),
-            file=np.concatenate(files),
-            position=np.concatenate(positions),
+            file=np.concatenate([part.file for part in parts]),
+            position=np.concatenate([part.position for part in parts]),
             spans=Spans.concat(spans) if spans else None,
             extra=_joined_extra(parts),
             parts=parts[0].parts,

@@ -67,7 +67,7 @@ class WholeRowsFile:
 
     def _rows_of(self, documents: TokenDocuments) -> Packed:
         """Return the documents as rows."""
-        # 1. A row begins where the record changes.
+        # 1. A row begins where the record changes: its documents share one place.
         begins_row = np.ones(len(documents), np.bool_)
         is_next_position = np.diff(documents.position) != 0
         is_next_file = np.diff(documents.file) != 0
@@ -103,6 +103,7 @@ class WholeRowsFile:
                 waiting_groups.append(row_group)
                 waiting_rows += row_group.rows
                 continue
+            # Every place of a row is an id or padding, which the account checks.
             self.counts.update(
                 pad=row_group.pad,
                 sequences=row_group.rows,
