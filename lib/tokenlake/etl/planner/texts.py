@@ -12,7 +12,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any, final
@@ -387,17 +387,7 @@ def _units_of(
             rows decides it.
         excluded: Positions that are left out of the source.
     """
-    # 1. The ranges of each unit, and the number of files that it writes.
-    numbered_groups: list[tuple[Sequence[FileRange], int | None]] = []
-    if file_count is None:
-        for group in groups:
-            numbered_groups.append((group, None))
-    else:
-        cut_groups = cut_into_files(source, list(by_file(groups)), file_count)
-        for cut_group, file_number in cut_groups:
-            numbered_groups.append((compact(cut_group), file_number))
-
-    # 2. The members that the identities of all units share. They are encoded once, as
+    # 1. The members that the identities of all units share. They are encoded once, as
     #    there may be very many units.
     common_members = canonical_members(
         {
@@ -410,11 +400,11 @@ def _units_of(
         }
     )
 
-    # 3. The units. Positions are counted from the beginning of a file, so the records
+    # 2. The units. Positions are counted from the beginning of a file, so the records
     #    of the ranges before are remembered.
     units: list[TextUnit] = []
     records_before: dict[int, int | None] = {}
-    for group, file_number in numbered_groups:
+    for group, file_number in _numbered_groups(source, groups, file_count):
         ranges = tuple(group)
         excluded_positions: Positions = {}
         if excluded:
@@ -440,3 +430,19 @@ def _units_of(
         )
         units.append(unit)
     return units
+
+
+def _numbered_groups(
+    source: ResolvedSource, groups: Groups, file_count: int | None
+) -> Iterator[tuple[Sequence[FileRange], int | None]]:
+    """Yield the ranges of each unit, and the number of files that it writes.
+
+    See :func:`_units_of` for the arguments.
+    """
+    if file_count is None:
+        for group in groups:
+            yield group, None
+        return
+    cut_groups = cut_into_files(source, list(by_file(groups)), file_count)
+    for cut_group, file_number in cut_groups:
+        yield compact(cut_group), file_number

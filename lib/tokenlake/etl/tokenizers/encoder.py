@@ -406,8 +406,9 @@ def fast_engine(
 
 @final
 class Encoder:
-    """Encode Arrow text. The ids equal those of
-    `tokenizers.Tokenizer.from_file(tokenizer.json)`.
+    """Encode Arrow text.
+
+    The ids equal those of `tokenizers.Tokenizer.from_file(tokenizer.json)`.
 
     Args:
         files: Tokenizer.

@@ -117,8 +117,9 @@ def choose_encoder(
     places: bool = False,
     probes: DiskCache | None = None,
 ) -> tuple[EngineChoice, Encoder]:
-    """Choose the backend for a build, and return an encoder made of the backends that
-    were probed.
+    """Choose the backend for a build, and return its encoder.
+
+    The encoder has the backends that were probed.
 
     Args:
         files: Tokenizer.
@@ -214,14 +215,7 @@ def _chosen(
             return EngineChoice("tokenizers", why_not), None, None
     else:
         engine = requested
-        reason = _objection(files, engine, literal=literal)
-        if reason is not None:
-            raise TokenizerError(
-                f"tokenizer {files.name!r}: tokenizer_backend: {engine} was requested, but {reason}; its ids could "
-                "differ from the reference. Use tokenizer_backend: auto or tokenizer_backend: tokenizers",
-                tokenizer=files.name,
-                reason=reason,
-            )
+        _require_support(files, engine, literal=literal)
 
     # 2. Load and probe it. Without a request the reference takes the place of a
     #    backend that fails.
@@ -260,6 +254,22 @@ def _chosen(
     if engine == "words":
         reason = f"its splits are compiled, equal to the reference on {compared:,} probe texts"
     return EngineChoice(engine, reason), fast, locator
+
+
+def _require_support(files: TokenizerFiles, engine: str, *, literal: bool) -> None:
+    """Check that a requested backend supports a tokenizer.
+
+    Raises:
+        TokenizerError: It does not.
+    """
+    reason = _objection(files, engine, literal=literal)
+    if reason is not None:
+        raise TokenizerError(
+            f"tokenizer {files.name!r}: tokenizer_backend: {engine} was requested, but {reason}; its ids could "
+            "differ from the reference. Use tokenizer_backend: auto or tokenizer_backend: tokenizers",
+            tokenizer=files.name,
+            reason=reason,
+        )
 
 
 def _fastest(

@@ -350,8 +350,9 @@ class Decoder:
     def of(
         cls, store: ReadStore, manifest: Manifest, source: str | None = None
     ) -> Self:
-        """Read the tokenizer of a version, or of one of its sources, and verify its
-        hash.
+        """Read the tokenizer of a version or of one of its sources.
+
+        Its hash is verified.
 
         Args:
             store: Store of the version.
