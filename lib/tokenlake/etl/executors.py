@@ -87,6 +87,7 @@ def open_pool(
         raise ConfigError(
             f"executor: got {executor!r}, expected one of {', '.join(EXECUTOR_NAMES)}"
         )
+    # A package that is not installed is noticed here.
     open_executor: Executor = load(EXECUTORS[name], f"executor {name!r}", "etl")
     return open_executor(workers, ray)
 

@@ -265,6 +265,7 @@ class WorkerPool(Pool):
             worker.reap()
 
     def warm(self, job: WarmJob) -> None:
+        # A longer line would block this thread until the worker reads it.
         line = to_line(job)
         if len(line) > _UNREAD_BYTES:
             return
@@ -397,6 +398,7 @@ class WorkerPool(Pool):
         """Return an idle worker, as soon as there is one."""
         with self._changed:
             while not self._idle and not self._cancelled and not self._closed:
+                # A worker that has just started counts as idle: it reads its job later.
                 if len(self._all) < self.workers:
                     self._start_one()
                 else:
@@ -434,6 +436,7 @@ class WorkerPool(Pool):
 
     def _replace(self, worker: WorkerProcess) -> None:
         """Kill a worker, and start another one in its place."""
+        # The end of the process is awaited without the lock.
         worker.kill()
         worker.reap()
         with self._changed:

@@ -262,6 +262,7 @@ class BuildSteps:
         Args:
             build: Function that runs the build of a configuration.
         """
+        # The configuration of a step needs the results of those before.
         steps = iter(self)
         result = self.done(build(next(steps)))
         for step in steps:

@@ -111,12 +111,15 @@ def import_tokens(
         SourceError: A file is missing or damaged.
 
     Example:
-        >>> from pathlib import Path >>> import tokenlake as tl >>> lines =
-        Path("ids.jsonl").write_text('{"input_ids": [10, 11, 12]}\\n' * 3) >>> gpt2 =
-        "openai-community/gpt2" >>> result = tl.import_tokens("ids.jsonl",
-        tokenizer=gpt2, format="jsonl", store="new", workers=1) >>> result.dataset,
-        result.manifest.totals.tokens ('ids', 9)
+        >>> from pathlib import Path
+        >>> import tokenlake as tl
+        >>> lines = Path("ids.jsonl").write_text('{"input_ids": [10, 11, 12]}\\n' * 3)
+        >>> gpt2 = "openai-community/gpt2"
+        >>> result = tl.import_tokens("ids.jsonl", tokenizer=gpt2, format="jsonl", store="new", workers=1)
+        >>> result.dataset, result.manifest.totals.tokens
+        ('ids', 9)
     """
+    # The checks of the configuration, of the ids and of the files are those of a build.
     config = import_configuration(
         data,
         tokenizer=tokenizer,
@@ -223,10 +226,10 @@ def _name_of(path: str) -> str:
     for part in PurePosixPath(path).parts:
         if not re.search(r"[*?\[{]|^[./]*$", part):
             stem = part.partition(".")[0]
-    name = re.sub(r"[^a-z0-9._-]+", "-", stem.lower()).strip("-._")[:_MOST_NAME]
-    if not name:
+    dataset_name = re.sub(r"[^a-z0-9._-]+", "-", stem.lower()).strip("-._")[:_MOST_NAME]
+    if not dataset_name:
         raise ConfigError(
             f"name: missing, and none can be made of {path!r}; give the dataset a name",
             got=path,
         )
-    return name
+    return dataset_name

@@ -114,6 +114,7 @@ def forecast_of(
     tokens = sum(source.drawn_tokens for source in sources.values())
     if out.append_eos:
         tokens += rows
+    # Documents that are packed fill rows of one width, which is an expectation.
     sequences = rows
     if out.pack is not None:
         sequences = math.ceil(Fraction(tokens, out.width or 1))
@@ -154,6 +155,7 @@ def _expected_sources(
     sources: dict[str, MixedSource] = {}
     for parent in parents:
         draw = source_draws[parent.name]
+        # Weights by tokens are requested shares of tokens, not only expected ones.
         asked_tokens = None
         if mix_config.weights_by == "tokens":
             asked_tokens = shares[parent.name]

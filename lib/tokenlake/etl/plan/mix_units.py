@@ -3,14 +3,13 @@
 A unit takes neighbouring rows of each source from each lane. They begin inside a row
 group and end inside one. So about one row group more than needed is decoded for each
 lane and source. If the configuration leaves the rows of a unit open, it takes twelve
-times the bytes of a row group of every source from each lane. It then decodes 13 / 12 =
-1.08 of its rows. A unit that is a whole stream is cut at the ends of its lanes only:
+times the bytes of a row group of every source from each lane, and decodes 13/12 = 1.08
+times its rows. A unit that is a whole stream is cut at the ends of its lanes only:
 half of that is enough, which :func:`tokenlake.runtime.mixing.lane_count.choose_lanes`
 respects. ::
 
-    unit rows = 12 x lanes x (sum over sources of a row group's bytes) / (bytes of a
-    row)
-                in whole batches
+    unit rows = 12 x lanes x (bytes of a row group, summed over the sources)
+                / (bytes of a row), in whole batches
 
 Rows that are left at the end go to the last unit where they are less than two thirds of
 a unit: alone, they would decode much more than they take.

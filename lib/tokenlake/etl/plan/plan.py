@@ -171,6 +171,7 @@ class Plan:
     @property
     def kind(self) -> Kind:
         """Kind of the version's rows."""
+        # Rows that are made of stored rows have the format of these.
         if self.out is None:
             return self.build.kind
         if self.out.width is None:
@@ -196,10 +197,12 @@ class Plan:
         Sources have the names that progress has.
         """
         # A source without units has none; a mixture has one name for all sources.
-        sums = {source.name: 0 for source in self.build.sources}
+        bytes_by_source = {source.name: 0 for source in self.build.sources}
         for unit in self.units:
-            sums[unit.source] = sums.get(unit.source, 0) + unit.bytes
-        return sums
+            bytes_by_source[unit.source] = (
+                bytes_by_source.get(unit.source, 0) + unit.bytes
+            )
+        return bytes_by_source
 
     def source(self, name: str) -> ResolvedSource:
         """Return the source of texts with a name."""
@@ -230,11 +233,13 @@ class Plan:
         tool looks for it.
         """
         digests: dict[str, str] = {}
-        for name, tokenizer in self.tokenizers.items():
-            digests[name] = tokenizer.digest
+        for source_name, tokenizer in self.tokenizers.items():
+            digests[source_name] = tokenizer.digest
+        # The first letters of a hash name the folder, as names of tokenizers may not be
+        # names of files.
         if len(set(digests.values())) == 1:
             return dict.fromkeys(digests, "")
-        return {name: digest[:16] for name, digest in digests.items()}
+        return {source_name: digest[:16] for source_name, digest in digests.items()}
 
     def __repr__(self) -> str:
         name = one_line(self.dataset)
@@ -254,7 +259,8 @@ class Plan:
             "notes": "; ".join(self.notes),
         }
         source_rows = [
-            (name, f"{count:,}") for name, count in self.source_bytes.items()
+            (source_name, f"{count:,}")
+            for source_name, count in self.source_bytes.items()
         ]
         return named_facts(
             f"Plan of {self.dataset}", fields, ("source", "bytes of input"), source_rows
@@ -265,14 +271,14 @@ class Plan:
 
         The result has their content by path below the version.
         """
-        files: dict[str, bytes] = {}
+        file_contents: dict[str, bytes] = {}
         # A tokenizer that sources share is written to one folder, once.
         for source, tokenizer in self.tokenizers.items():
             folder = tokenizer_path(self.tokenizer_folders[source])
             for file_name, content in tokenizer.files.files.items():
-                files[f"{folder}/{file_name}"] = content
-        files[CONFIG] = config_yaml(self.config)
-        return files
+                file_contents[f"{folder}/{file_name}"] = content
+        file_contents[CONFIG] = config_yaml(self.config)
+        return file_contents
 
     def job(
         self, unit: PlannedUnit, store: StoreAddress, layout: Layout, engine: str
@@ -367,15 +373,15 @@ class Plan:
         }
         # Computed once, because a plan may have very many units.
         fields: dict[str, dict[str, Any]] = {}
-        for name, tokenizer in self.tokenizers.items():
-            fields[name] = {
+        for source_name, tokenizer in self.tokenizers.items():
+            fields[source_name] = {
                 **fields_of_build,
-                "source": self.source(name),
+                "source": self.source(source_name),
                 "tokenizer_files": tokenizer.facts["files"],
                 "eos_id": tokenizer.eos_id,
                 "pad_id": tokenizer.pad_id,
                 "append_eos": tokenizer.append_eos,
-                "bad_budget": self.bad_budgets.get(name, 0),
+                "bad_budget": self.bad_budgets.get(source_name, 0),
             }
         return fields
 

@@ -440,6 +440,8 @@ def _sources_of_texts(parents: Sequence[FoundParent]) -> dict[str, Any]:
 
 def _notes_on_choices(mix_config: MixStageConfig, forecast: MixForecast) -> list[str]:
     """Return a note on options that the configuration leaves open, if there are any."""
+    # A choice may be another one for a longer mixture, which would build all units
+    # again.
     choices: list[str] = []
     if mix_config.lanes is None:
         choices.append(f"mix.lanes: {forecast.lanes}")
@@ -466,6 +468,7 @@ def how_to_read_others(store: str, dataset: str, split: str) -> str:
 
 def _notes_on_splits(parents: Sequence[FoundParent], store: str) -> list[str]:
     """Return a note for each parent that has splits of which nothing is taken."""
+    # A user may expect that all splits of a version are mixed.
     notes: list[str] = []
     for parent in parents:
         other_splits: list[str] = []

@@ -258,6 +258,8 @@ def _unit_size(
     of the earliest version of the dataset, else one chosen from the total size of the
     inputs.
     """
+    # A later version keeps the size: then an added file changes only the units around
+    # it.
     if build.unit_size is not None:
         return build.unit_size
     if again is not None and again.unit_size is not None:

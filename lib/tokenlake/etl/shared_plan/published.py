@@ -162,6 +162,7 @@ class SharedPlan(Sealed):
             NotFoundError: Another plan replaced this one.
             IntegrityError: A piece is damaged.
         """
+        # The hashes of the pieces are checked as they are read.
         jobs: dict[int, WorkJob] = {}
         for path, data in read_files(store, self.layout.prefix, self.pieces).items():
             for job in PlanPiece.from_bytes(data, path).each(address):
@@ -274,6 +275,7 @@ def remove_plan(store: Store, layout: Layout) -> None:
 def _versions_of(jobs: Iterable[WorkJob]) -> dict[str, str]:
     """Return the name and version of each package that decides the bytes of jobs."""
     versions = dict(produced_by(None))
+    # Units of one build may have different backends.
     for job in jobs:
         if isinstance(job, UnitJob):
             versions |= produced_by(job.engine)

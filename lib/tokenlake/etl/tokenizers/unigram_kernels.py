@@ -110,19 +110,25 @@ def search_new(
     """
     no_piece = len(scores) - 1
     for slot in new:
-        start = np.int64(table[slot, 2])
-        size = np.int64(table[slot, 1] & LOW)
-        word_size = len(prefix) + size - 1
+        segment_start = np.int64(table[slot, 2])
+        segment_size = np.int64(table[slot, 1] & LOW)
+        word_size = len(prefix) + segment_size - 1
 
         # 1. A segment is searched if it is a space and plain characters.
         has_room = word_size <= len(word_bytes)
-        is_searched = size > 1 and has_room and byte_kinds[keys[start]] == 2
-        for byte_index in range(1, size):
-            is_searched = is_searched and byte_kinds[keys[start + byte_index]] == 1
+        is_searched = (
+            segment_size > 1 and has_room and byte_kinds[keys[segment_start]] == 2
+        )
+        for byte_index in range(1, segment_size):
+            is_searched = (
+                is_searched and byte_kinds[keys[segment_start + byte_index]] == 1
+            )
         if not is_searched:
             continue
         word_bytes[: len(prefix)] = prefix
-        word_bytes[len(prefix) : word_size] = keys[start + 1 : start + size]
+        word_bytes[len(prefix) : word_size] = keys[
+            segment_start + 1 : segment_start + segment_size
+        ]
 
         # 2. Extend the best sum at each character by all pieces that begin there.
         best_steps[: word_size + 1, 0] = -1
@@ -130,33 +136,38 @@ def search_new(
         offset = 0
         while offset < word_size:
             # The prefix is one character of several bytes; all others are ASCII.
-            width = 1
+            character_width = 1
             if offset < len(prefix):
-                width = len(prefix)
+                character_width = len(prefix)
             has_single = False
             node = 0
-            end = offset
-            while end < word_size:
-                node = np.int64(branches[branch_of(branches, node, word_bytes[end]), 1])
+            piece_end = offset
+            while piece_end < word_size:
+                node = np.int64(
+                    branches[branch_of(branches, node, word_bytes[piece_end]), 1]
+                )
                 if node == 0:
                     break
-                end += 1
+                piece_end += 1
                 if pieces_of_nodes[node] >= 0:
                     score_sum = scores[pieces_of_nodes[node]] + best_totals[offset]
-                    if best_steps[end, 0] < 0 or score_sum > best_totals[end]:
-                        best_totals[end] = score_sum
-                        best_steps[end, 0] = offset
-                        best_steps[end, 1] = pieces_of_nodes[node]
-                    has_single = has_single or end - offset == width
+                    if (
+                        best_steps[piece_end, 0] < 0
+                        or score_sum > best_totals[piece_end]
+                    ):
+                        best_totals[piece_end] = score_sum
+                        best_steps[piece_end, 0] = offset
+                        best_steps[piece_end, 1] = pieces_of_nodes[node]
+                    has_single = has_single or piece_end - offset == character_width
             # No piece is the character alone: it may be skipped for the lowest score.
-            end = offset + width
+            piece_end = offset + character_width
             if not has_single:
                 score_sum = scores[no_piece] + best_totals[offset]
-                if best_steps[end, 0] < 0 or score_sum > best_totals[end]:
-                    best_totals[end] = score_sum
-                    best_steps[end, 0] = offset
-                    best_steps[end, 1] = no_piece
-            offset = end
+                if best_steps[piece_end, 0] < 0 or score_sum > best_totals[piece_end]:
+                    best_totals[piece_end] = score_sum
+                    best_steps[piece_end, 0] = offset
+                    best_steps[piece_end, 1] = no_piece
+            offset = piece_end
 
         # 3. Count the pieces from the end. The walk stops where a character is unknown.
         piece_count = 0
