@@ -88,7 +88,7 @@ _SECONDS_HELD: Final = 1.0
 
 @final
 class BuildSession:
-    """A claimed build, from :meth:`open`.
+    """Build that has claimed a version, from :meth:`open`.
 
     Attributes:
         plan: Plan of the build.

@@ -296,7 +296,7 @@ def _of_stratum(
     quantities[:, _STORED] = quantities[:, _TOKENS] * built.bytes_per_token
     quantities[:, _LOSS] = quantities[:, _TOKENS] * built.loss_share
 
-    # 5. The stratum.
+    # 5. The whole stratum, from its places.
     if is_whole:
         return _sums_of_places(quantities, places, built, densities)
     return _extrapolated(quantities, places, stratum)
