@@ -197,7 +197,9 @@ def test_a_worker_that_dies_does_not_stop_the_other_units_of_its_group(
             retried.append(event)
 
     failing = Failing(pool, 2)
-    with build_runs.BuildRun(load_config(config), pool=failing, on_event=watch) as build_run:
+    with build_runs.BuildRun(
+        load_config(config), pool=failing, on_event=watch
+    ) as build_run:
         units = build_run.session().pending
         assert len(units) > 4
         build_run.build(units, lambda line: None)

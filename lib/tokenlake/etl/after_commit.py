@@ -1,5 +1,7 @@
-"""Hooks that make something beside a version, after its commit. A part registers its
-hook here by name.
+"""Hooks that make exports of a version after its commit.
+
+A part of the library registers its hook here by name, so that nothing of it is imported
+unless a configuration asks for it.
 """
 
 from __future__ import annotations
@@ -16,14 +18,13 @@ from tokenlake.runtime.store.manifest import Manifest
 @final
 @dataclass(frozen=True, slots=True)
 class Hook:
-    """A part that acts after a commit; its modules are imported when a configuration
-    asks for it.
+    """Part that acts after a commit.
 
     Attributes:
         check: Function of the configuration, as ``module:name``. It raises before
             anything is built where `make` cannot succeed.
         make: Function of the configuration and the committed manifest, as
-            ``module:name``. It returns the paths and URLs of what it made.
+            ``module:name``. It returns the paths and URLs of the exports.
     """
 
     check: str
@@ -39,7 +40,7 @@ HOOKS: Final = (
 
 
 def check_hooks(config: PipelineConfig) -> None:
-    """Raise ConfigError where a hook cannot do what a configuration asks for."""
+    """Raise ConfigError if a hook cannot make the exports of a configuration."""
     if not config.has_exports:
         return
     for hook in HOOKS:
@@ -48,15 +49,17 @@ def check_hooks(config: PipelineConfig) -> None:
 
 
 def run_hooks(config: PipelineConfig, manifest: Manifest) -> tuple[str, ...]:
-    """Make what a configuration asks for beside its committed version; return the
-    paths and URLs.
+    """Make the exports of a committed version.
+
+    Returns:
+        Paths and URLs of the exports.
     """
     if not config.has_exports:
         return ()
-    made: list[str] = []
+    export_paths: list[str] = []
     for hook in HOOKS:
-        make: Callable[[PipelineConfig, Manifest], tuple[str, ...]] = load(
+        make_exports: Callable[[PipelineConfig, Manifest], tuple[str, ...]] = load(
             hook.make, "an export", "etl"
         )
-        made.extend(make(config, manifest))
-    return tuple(made)
+        export_paths.extend(make_exports(config, manifest))
+    return tuple(export_paths)

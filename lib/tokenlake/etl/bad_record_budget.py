@@ -1,5 +1,7 @@
-"""The bad records of each source of a build, compared with ``max_bad_fraction`` as
-early as possible.
+"""Comparison of the bad records of each source with ``max_bad_fraction``.
+
+It ends a build as early as possible: a source of 1,000 records with a fraction of 0.01
+may have 10 bad ones, so the eleventh ends it, however many are still unread.
 """
 
 from __future__ import annotations
@@ -15,8 +17,7 @@ from tokenlake.runtime.store.ledger import UnitRecord
 
 @final
 class BadRecordBudget:
-    """Bad records of each source so far, against all records that it has or can still
-    have.
+    """Bad records of each source so far, against all that it has or can still have.
 
     A build fails as soon as no number of good records can make up for the bad ones::
 
@@ -24,6 +25,7 @@ class BadRecordBudget:
     """
 
     def __init__(self, plan: Plan) -> None:
+        # A source whose bad records fail the build needs no count.
         self._allowed_fractions: dict[str, float] = {}
         for source in plan.build.sources:
             if source.on_bad_record == "quarantine":
@@ -36,9 +38,9 @@ class BadRecordBudget:
         self._bad_records = Counter[str]()
         for unit in plan.units:
             if isinstance(unit, TextUnit) and unit.source in self._allowed_fractions:
-                most = most_records(unit.ranges)
-                self._most_records[unit.index] = most
-                self._most_unread[unit.source] += most
+                unit_records = most_records(unit.ranges)
+                self._most_records[unit.index] = unit_records
+                self._most_unread[unit.source] += unit_records
 
     def add(self, record: UnitRecord, times: int = 1) -> None:
         """Count the records of a unit.
@@ -49,30 +51,32 @@ class BadRecordBudget:
         """
         source = record.source
         if source in self._allowed_fractions:
+            # The number of records of the unit is known now, and replaces the bound.
+            bad_records = sum(record.account.quarantined.values())
             self._most_unread[source] -= times * self._most_records.get(record.unit, 0)
             self._records_read[source] += times * record.account.rows_read
-            self._bad_records[source] += times * sum(
-                record.account.quarantined.values()
-            )
+            self._bad_records[source] += times * bad_records
 
     def check(self) -> None:
-        """Raise TooManyBadRecordsError where the rest of a source cannot dilute its
-        bad records enough.
+        """Check that each source can still stay below its fraction of bad records.
+
+        Raises:
+            TooManyBadRecordsError: The records still unread cannot dilute the bad ones.
         """
-        for source, allowed in self._allowed_fractions.items():
-            unread = self._most_unread[source]
-            bad = self._bad_records[source]
-            rows = self._records_read[source] + unread
-            if bad <= allowed * rows:
+        for source, allowed_fraction in self._allowed_fractions.items():
+            unread_records = self._most_unread[source]
+            bad_records = self._bad_records[source]
+            most_rows = self._records_read[source] + unread_records
+            if bad_records <= allowed_fraction * most_rows:
                 continue
-            when = "of all records read"
-            if unread:
-                when = "even if every record still unread is good"
+            extent = "of all records read"
+            if unread_records:
+                extent = "even if every record still unread is good"
             raise errors.TooManyBadRecordsError(
-                f"source {source!r}: {bad} bad records of {rows} are {bad / rows:.3%}, more than max_bad_fraction="
-                f"{allowed:g} allows, {when}. See the quarantine/ files for each record and its reason; fix the "
-                "input, or raise max_bad_fraction if the loss is acceptable",
+                f"source {source!r}: {bad_records} bad records of {most_rows} are {bad_records / most_rows:.3%}, more "
+                f"than max_bad_fraction={allowed_fraction:g} allows, {extent}. See the quarantine/ files for each "
+                "record and its reason; fix the input, or raise max_bad_fraction if the loss is acceptable",
                 source=source,
-                bad=bad,
-                rows=rows,
+                bad=bad_records,
+                rows=most_rows,
             )

@@ -7,7 +7,8 @@ from tokenlake.runtime.store.address import StoreAddress, absolute_address
 
 
 def address_of_build(build: ResolvedBuild) -> StoreAddress:
-    """Return the address of the store that a build writes to; a path is made
-    absolute.
+    """Return the address of the store that a build writes to.
+
+    A path is made absolute, because workers may run in another folder.
     """
     return absolute_address(build.store, build.store_options)

@@ -24,8 +24,8 @@ class Engines:
         watcher: Function that receives each choice.
 
     Attributes:
-        condemned: Backends that differed from the reference once, and are not used any
-            more.
+        condemned: Backends that differed from the reference once. They are no longer
+            used.
     """
 
     def __init__(self, plan: Plan, layout: Layout, watcher: Watcher) -> None:
@@ -37,14 +37,17 @@ class Engines:
         self.condemned: set[str] = set()
 
     def choose(self, unit: PlannedUnit, pool: Pool) -> str:
-        """Return the backend of a unit's source; the first call for a source runs
-        the gate in a worker.
+        """Return the backend of a unit's source.
+
+        The first call for a source runs the gate in a worker.
         """
-        if (
-            not isinstance(unit, TextUnit)
-            or self._plan.source(unit.source).tokens is not None
-        ):
+        # Stored rows and imported ids are not tokenized.
+        if not isinstance(unit, TextUnit):
             return NO_ENGINE
+        if self._plan.source(unit.source).tokens is not None:
+            return NO_ENGINE
+        # Threads that ask for the same source wait for the gate. A choice may have been
+        # condemned since.
         with self._lock:
             if unit.source not in self._chosen:
                 self._chosen[unit.source] = self._probe(unit, pool)
@@ -54,8 +57,9 @@ class Engines:
             return engine
 
     def _probe(self, unit: TextUnit, pool: Pool) -> str:
-        """Return the engine that the gate chooses in a worker; both take up to two
-        seconds.
+        """Return the backend that the gate chooses in a worker.
+
+        The start of the worker and the gate take up to two seconds each.
         """
         worker_count = min(pool.workers, len(self._plan.units))
         if not self._chosen:

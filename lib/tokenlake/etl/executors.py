@@ -1,5 +1,6 @@
-"""The executors: the places where the units of a build run, by name. The bytes are
-the same in all of them.
+"""Executors: the places where the units of a build run, by name.
+
+A build has the same bytes in all of them.
 """
 
 from __future__ import annotations
@@ -52,6 +53,7 @@ def local_pool(workers: int | None, *, started: int = 0) -> WorkerPool:
     Raises:
         ConfigError: The memory of the machine is too small for so many.
     """
+    # The number of the caller is checked; the default fits the memory anyway.
     if workers:
         require_memory(workers)
     return WorkerPool(workers or default_workers(), started=started)
@@ -75,11 +77,17 @@ def open_pool(
             more than memory allows.
         MissingExtraError: The executor's package is not installed.
     """
-    name = executor or ("ray" if ray.enabled else "local")
+    # An executor that the caller names comes before the configuration.
+    name = executor
+    if not name:
+        name = "local"
+        if ray.enabled:
+            name = "ray"
     if name not in EXECUTORS:
         raise ConfigError(
             f"executor: got {executor!r}, expected one of {', '.join(EXECUTOR_NAMES)}"
         )
+    # A package that is not installed is noticed here.
     open_executor: Executor = load(EXECUTORS[name], f"executor {name!r}", "etl")
     return open_executor(workers, ray)
 
@@ -87,15 +95,14 @@ def open_pool(
 def present_executor(
     executor: ExecutorName | None, engine: ExecutorName | None
 ) -> ExecutorName | None:
-    """Return the executor that a caller names by the argument `executor`, or by its
-    former name `engine`.
+    """Return the executor of the argument `executor`, or of its former name `engine`.
 
     Args:
-        executor: Value of the argument; None if it is not given.
-        engine: Value of the argument under its former name; None if it is not given.
+        executor: Value of the argument; None for no value.
+        engine: Value of the argument under its former name; None for no value.
 
     Raises:
-        ConfigError: Both are given.
+        ConfigError: Both have a value.
     """
     if engine is None:
         return executor

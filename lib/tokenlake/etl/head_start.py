@@ -9,7 +9,11 @@ gives.
 No more workers start than the plan will have units, as far as the listing can tell.
 Those that turn out to be too many are ended when the plan is there. Where it is
 refused, interrupted or has nothing to do, all end with the pool. A build whose newest
-version was asked for in the same words starts none: it is likely to have nothing to do.
+version came from an equal configuration starts none: it is likely to have nothing to
+do.
+
+Example: a listing of three JSON Lines files with 300 MB together, and units of 128 MiB,
+promises two units at least. So two workers start.
 """
 
 from __future__ import annotations
@@ -38,11 +42,11 @@ _SPLITTABLE: Final = (".jsonl", ".ndjson", ".parquet", ".arrow")
 @final
 @dataclass(frozen=True, slots=True)
 class _Listing:
-    """What a listing says of one source.
+    """Result of the listing of one source.
 
     Attributes:
         files: Number of files.
-        bytes: Their size.
+        bytes: Size of all files.
     """
 
     files: int
@@ -51,7 +55,7 @@ class _Listing:
 
 @final
 class HeadStart:
-    """A watcher of a build's planning that starts workers; it passes all events on.
+    """Watcher of a build's planning that starts workers, and passes all events on.
 
     Args:
         pool: Pool whose workers are started.
@@ -62,20 +66,24 @@ class HeadStart:
     def __init__(
         self, pool: EarlyPool, config: PipelineConfig, on_event: Watcher
     ) -> None:
-        self._pool, self._on_event = pool, on_event
+        self._pool = pool
+        self._on_event = on_event
         self._lock = threading.Lock()
-        self._found: dict[str, _Listing] = {}
+        # The listing of each source so far.
+        self._listings: dict[str, _Listing] = {}
         self._splittable: dict[str, bool] = {}
         self._unit_size: int | None = None
         self._is_new = False
-        # Whatever is wrong with the configuration, planning says.
+        # Planning reports an error of the configuration; nothing starts then.
         with suppress(TokenlakeError):
             self._begin(config)
 
     def __call__(self, event: Event) -> None:
         if self._is_new and isinstance(event, Planning) and event.all_bytes:
+            # Sources are listed by several threads.
             with self._lock:
-                self._found[event.source] = _Listing(event.all_files, event.all_bytes)
+                listing = _Listing(event.all_files, event.all_bytes)
+                self._listings[event.source] = listing
                 units = self._least_units()
             self._pool.prepare(units)
         self._on_event(event)
@@ -87,34 +95,34 @@ class HeadStart:
             Catalog(open_store(address_of_build(build))).latest(build.name)
         except NotFoundError:
             self._is_new = True
-        # The newest version was asked for in the same words: most likely it is still
-        # the newest.
+        # The newest version came from an equal configuration: most likely the build
+        # finds it again.
         if not self._is_new and asked_before(config):
             return
         self._unit_size = build.unit_size
         for source in build.sources:
-            self._splittable[source.name] = source.num_rows is None and _can_split(
-                source.data_files
-            )
+            # A limit of rows is read in one unit.
+            reads_all = source.num_rows is None
+            can_split = reads_all and _can_split(source.data_files)
+            self._splittable[source.name] = can_split
         # Of a dataset that has versions, most units are probably reused. One worker
         # chooses the backend meanwhile.
         self._pool.prepare(1)
 
     def _least_units(self) -> int:
-        """Return a number of units that the plan will hardly have less of."""
-        total = sum(found.bytes for found in self._found.values())
-        unit_size = self._unit_size or choose_unit_size(total)
-        count = 0
-        for source, found in self._found.items():
-            units = max(1, found.bytes // unit_size)
+        """Return the number of units that the plan will have at least, most likely."""
+        total_bytes = sum(listing.bytes for listing in self._listings.values())
+        unit_size = self._unit_size or choose_unit_size(total_bytes)
+        unit_count = 0
+        for source, listing in self._listings.items():
+            units = max(1, listing.bytes // unit_size)
+            # A file that cannot be split is one unit at most.
             if not self._splittable.get(source, False):
-                units = min(units, found.files)
-            count += units
-        return count
+                units = min(units, listing.files)
+            unit_count += units
+        return unit_count
 
 
 def _can_split(entries: Sequence[str]) -> bool:
-    """Say whether all files of a source can be split, going by the names in its
-    configuration.
-    """
+    """Whether all files of a source can be split, by the names in its configuration."""
     return all(entry.lower().endswith(_SPLITTABLE) for entry in entries)

@@ -15,7 +15,7 @@ class InProcessPool:
     """A pool that runs each job in this process, after a trip through JSON.
 
     Args:
-        workbench: Workbench that is kept between pools; None for a new one.
+        workbench: Workbench that several pools use; None for a new one.
     """
 
     workers = 1
@@ -25,6 +25,7 @@ class InProcessPool:
 
     def run(self, job: Job, on_progress: Progress = lambda fields: None) -> Any:
         """Run a job and return its result; errors are raised as they are."""
+        # A job or an answer that JSON does not carry would fail in a worker only.
         received_job = cast("Job", job_of(to_line(job)))
         result = self._workbench.run(received_job, on_progress)
         return answer_of(to_line(WorkerAnswer(result=result, rss=1))).result

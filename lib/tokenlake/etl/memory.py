@@ -1,5 +1,4 @@
-"""How much memory the worker processes of this machine may use, and how many of them it
-has room for.
+"""Memory that worker processes may use, and the number of workers that fit into it.
 
 A worker holds the tokenizer, the tables of its tokenizer engine, and the documents, ids
 and row group of the unit that it builds. Peaks of one worker that builds 200 MB of
@@ -50,19 +49,17 @@ GROWTH_BYTES: Final = 512 * MIB
 replaced.
 """
 
-_USED: Final = (
-    # Of the available memory for workers; the rest is for the page cache and the
-    # process that plans.
-    0.8
-)
+# Share of the available memory for workers. The rest is for the page cache and the
+# process that plans.
+_USED: Final = 0.8
 
 _CGROUPS: Final = Path("/sys/fs/cgroup")
-_UNLIMITED: Final = 1 << 60  # a limit of version 1 above this says that there is none
+# A limit of version 1 from this on means that there is none.
+_UNLIMITED: Final = 1 << 60
 
 
 def total_memory(root: Path = Path("/")) -> int | None:
-    """Return the bytes of memory of this machine, or of its container where that is
-    limited.
+    """Return the bytes of memory of this machine, or of its container if limited.
 
     Args:
         root: Folder in which ``proc`` and ``sys`` are.
@@ -70,16 +67,15 @@ def total_memory(root: Path = Path("/")) -> int | None:
     Returns:
         None where the system does not say.
     """
-    limits = [limit for limit, _ in _cgroup_limits(root)]
-    machine = _meminfo(root).get("MemTotal") or _physical()
-    if machine is not None:
-        limits.append(machine)
-    return min(limits, default=None)
+    byte_limits = [byte_limit for byte_limit, _ in _cgroup_limits(root)]
+    machine_bytes = _meminfo(root).get("MemTotal") or _physical()
+    if machine_bytes is not None:
+        byte_limits.append(machine_bytes)
+    return min(byte_limits, default=None)
 
 
 def available_memory(root: Path = Path("/")) -> int | None:
-    """Return the bytes of memory that nobody uses now, within the limit of the
-    container.
+    """Return the bytes of memory that are free now, within the container's limit.
 
     The page cache of a container counts as used where it cannot be told apart.
 
@@ -89,22 +85,26 @@ def available_memory(root: Path = Path("/")) -> int | None:
     Returns:
         None where the system does not say.
     """
-    free = [max(0, limit - used) for limit, used in _cgroup_limits(root)]
-    machine = _meminfo(root).get("MemAvailable") or _physical()
-    if machine is not None:
-        free.append(machine)
-    return min(free, default=None)
+    available_bytes = [
+        max(0, byte_limit - used_bytes)
+        for byte_limit, used_bytes in _cgroup_limits(root)
+    ]
+    machine_bytes = _meminfo(root).get("MemAvailable") or _physical()
+    if machine_bytes is not None:
+        available_bytes.append(machine_bytes)
+    return min(available_bytes, default=None)
 
 
 def default_workers() -> int:
-    """Return the number of workers where none is asked for: one for each processor,
-    as far as the memory goes.
+    """Return the number of workers where none is asked for.
+
+    It is one for each processor, as far as the memory goes.
     """
-    available = available_memory()
+    available_bytes = available_memory()
     processors = available_cpus()
-    if available is None:
+    if available_bytes is None:
         return processors
-    return max(1, min(processors, available // WORKER_BYTES))
+    return max(1, min(processors, available_bytes // WORKER_BYTES))
 
 
 def require_memory(workers: int) -> None:
@@ -114,52 +114,52 @@ def require_memory(workers: int) -> None:
         ConfigError: All the memory that this process may use is less than
             :data:`LEAST_BYTES` for each.
     """
-    total = total_memory()
-    if total is None or workers * LEAST_BYTES <= total:
+    total_bytes = total_memory()
+    if total_bytes is None or workers * LEAST_BYTES <= total_bytes:
         return
-    most = max(1, total // LEAST_BYTES)
+    most_workers = max(1, total_bytes // LEAST_BYTES)
     raise ConfigError(
         f"workers={workers}: each worker process needs at least {numbers.size(LEAST_BYTES)}, together "
-        f"{numbers.size(workers * LEAST_BYTES)}; this machine, or its container, has {numbers.size(total)}. Expected "
-        f"at most {most}; the default is {default_workers()} here",
+        f"{numbers.size(workers * LEAST_BYTES)}; this machine, or its container, has {numbers.size(total_bytes)}. "
+        f"Expected at most {most_workers}; the default is {default_workers()} here",
         option="workers",
         got=workers,
-        expected=most,
+        expected=most_workers,
     )
 
 
 def share_of(workers: int) -> int:
-    """Return the resident bytes after which one of so many workers is replaced.
+    """Return the resident bytes after which one of a number of workers is replaced.
 
     Other pools may have the other processors of the machine, as the slots of a cluster
     do. So a share is never that of fewer workers than there are processors.
     """
-    available = available_memory()
-    if available is None:
+    available_bytes = available_memory()
+    if available_bytes is None:
         return LARGEST_SHARE
-    sharing = max(workers, available_cpus())
-    return max(LEAST_BYTES, min(LARGEST_SHARE, int(available * _USED) // sharing))
+    sharing_workers = max(workers, available_cpus())
+    share = int(available_bytes * _USED) // sharing_workers
+    return max(LEAST_BYTES, min(LARGEST_SHARE, share))
 
 
 def _meminfo(root: Path) -> dict[str, int]:
-    """Return the fields of ``/proc/meminfo`` in bytes; none where there is no such
-    file.
-    """
+    """Return the fields of ``/proc/meminfo`` in bytes, empty without such a file."""
     try:
         lines = (root / "proc/meminfo").read_text().splitlines()
     except OSError:
         return {}
     fields: dict[str, int] = {}
     for line in lines:
-        name, _, value = line.partition(":")
-        amount, _, unit = value.strip().partition(" ")
+        # "MemTotal:       16384000 kB"
+        field, _, entry = line.partition(":")
+        amount, _, unit = entry.strip().partition(" ")
         if unit == "kB" and amount.isdecimal():
-            fields[name] = int(amount) * 1024
+            fields[field] = int(amount) * 1024
     return fields
 
 
 def _physical() -> int | None:
-    """Return the bytes of memory of the machine; None where the system does not say."""
+    """Return the bytes of memory of the machine, None if the system does not say."""
     try:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (OSError, ValueError):
@@ -167,8 +167,7 @@ def _physical() -> int | None:
 
 
 def _cgroup_limits(root: Path) -> Iterator[tuple[int, int]]:
-    """Yield (limit, bytes in use) of each control group above this process that limits
-    memory.
+    """Yield (limit, bytes in use) of each control group that limits this process.
 
     In version 2 ``/proc/self/cgroup`` has one line ``0::/path``, and the limits of all
     folders above hold. In version 1 the line of the memory controller names a folder
@@ -179,54 +178,70 @@ def _cgroup_limits(root: Path) -> Iterator[tuple[int, int]]:
         lines = (root / "proc/self/cgroup").read_text().splitlines()
     except OSError:
         return
-    base = root / _CGROUPS.relative_to("/")
+    mount = root / _CGROUPS.relative_to("/")
     for line in lines:
-        number, _, rest = line.partition(":")
-        controllers, _, path = rest.partition(":")
-        if number == "0" and not controllers:
+        hierarchy, _, remainder = line.partition(":")
+        controllers, _, path = remainder.partition(":")
+        if hierarchy == "0" and not controllers:
+            # Version 2.
             yield from _limits(
-                base, path, "memory.max", "memory.current", "inactive_file"
+                mount, path, "memory.max", "memory.current", "inactive_file"
             )
         elif "memory" in controllers.split(","):
+            # Version 1.
             names = (
                 "memory.limit_in_bytes",
                 "memory.usage_in_bytes",
                 "total_inactive_file",
             )
-            yield from _limits(base / "memory", path, *names)
+            yield from _limits(mount / "memory", path, *names)
 
 
 def _limits(
-    base: Path, path: str, limit_name: str, used_name: str, cached_name: str
+    mount: Path, path: str, limit_name: str, used_name: str, cached_name: str
 ) -> Iterator[tuple[int, int]]:
-    below = base / path.strip("/")
-    for folder in (below, *below.parents):
-        limit = _number(folder / limit_name)
-        if limit is not None and limit < _UNLIMITED:
-            used = _number(folder / used_name) or 0
+    """Yield (limit, bytes in use) of a control group and of all groups above it.
+
+    Args:
+        mount: Folder of the outermost group.
+        path: Path of the group below it.
+        limit_name, used_name: Names of the files with the limit and the bytes in use.
+        cached_name: Field of ``memory.stat`` with the bytes that can be given up.
+    """
+    group = mount / path.strip("/")
+    for folder in (group, *group.parents):
+        byte_limit = _number(folder / limit_name)
+        if byte_limit is not None and byte_limit < _UNLIMITED:
+            used_bytes = _number(folder / used_name) or 0
             # Pages of files that were not used lately are given up as soon as memory is
             # needed.
-            yield limit, max(0, used - _cached(folder / "memory.stat", cached_name))
-        if folder == base:
+            yield (
+                byte_limit,
+                max(0, used_bytes - _cached(folder / "memory.stat", cached_name)),
+            )
+        if folder == mount:
             return
 
 
 def _number(path: Path) -> int | None:
     """Return the number that a file holds; None without a file, or for ``max``."""
     try:
-        text = path.read_text().strip()
+        content = path.read_text().strip()
     except OSError:
         return None
-    return int(text) if text.isdecimal() else None
+    if not content.isdecimal():
+        return None
+    return int(content)
 
 
-def _cached(path: Path, name: str) -> int:
+def _cached(path: Path, field_name: str) -> int:
+    """Return a field of a ``memory.stat``, 0 without it."""
     try:
         lines = path.read_text().splitlines()
     except OSError:
         return 0
     for line in lines:
-        field, _, value = line.partition(" ")
-        if field == name and value.isdecimal():
-            return int(value)
+        field, _, amount = line.partition(" ")
+        if field == field_name and amount.isdecimal():
+            return int(amount)
     return 0

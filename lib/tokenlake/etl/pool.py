@@ -38,12 +38,13 @@ from tokenlake.etl.memory import GROWTH_BYTES, share_of
 from tokenlake.etl.worker_process import ProcessGroup, SilenceError, WorkerProcess
 
 Jobs: TypeAlias = Callable[[], Iterable[Job]]
-"""Returns the jobs that will come, anew at each call; making them may run others."""
+"""Function that returns the jobs that will come, new ones at each call. To make them
+may run other jobs.
+"""
 
 
 class Pool(Protocol):
-    """The workers of a build: processes of this machine, of a cluster, or those that
-    join by the store.
+    """Workers of a build: of this machine, of a cluster, or joined by the store.
 
     Attributes:
         workers: Number of jobs that should run at a time.
@@ -61,8 +62,9 @@ class Pool(Protocol):
         ...
 
     def run(self, job: Job, on_progress: Progress | None = None, /) -> Any:
-        """Run one job and return its result, see :meth:`WorkerPool.run`; blocks the
-        calling thread.
+        """Run one job and return its result; blocks the calling thread.
+
+        See :meth:`WorkerPool.run`.
         """
         ...
 
@@ -90,8 +92,9 @@ class EarlyPool(Protocol):
     """A pool whose workers can prepare before there are jobs for them."""
 
     def prepare(self, count: int, /) -> None:
-        """Start workers for a build that is still planned; `expect` ends those in
-        excess.
+        """Start workers for a build that is still planned.
+
+        :meth:`Pool.expect` ends those in excess.
 
         Args:
             count: Approximate number of jobs.
@@ -99,14 +102,16 @@ class EarlyPool(Protocol):
         ...
 
     def warm(self, job: WarmJob, /) -> None:
-        """Load everything that units need in all idle workers but one, which will
-        choose the backend meanwhile.
+        """Load everything that units need in all idle workers but one.
+
+        That one will choose the backend meanwhile.
         """
         ...
 
 
 def worth_a_retry(error: BaseException) -> bool:
-    """Return whether the same work may succeed when it is tried again."""
+    """Whether the same work may succeed when it is tried again."""
+    # These are store errors that another attempt meets again.
     if isinstance(error, VersionConflictError | NotFoundError | CancelledError):
         return False
     return isinstance(error, WorkerDiedError | StoreError)
@@ -115,8 +120,9 @@ def worth_a_retry(error: BaseException) -> bool:
 def run_threads(
     work: Callable[[], None], pool: Pool, count: int, over: threading.Event
 ) -> None:
-    """Run a function in several threads; the first error ends all, cancels the pool and
-    is raised.
+    """Run a function in several threads.
+
+    The first error ends all threads, cancels the pool and is raised.
 
     Args:
         work: Function that takes and runs unit after unit, until none is left or `over`
@@ -128,11 +134,9 @@ def run_threads(
     with ThreadPoolExecutor(count, thread_name_prefix="tokenlake-unit") as threads:
         try:
             # This wakes up once, and not for each of thousands of units.
-            done, _ = wait(
-                [threads.submit(work) for _ in range(count)],
-                return_when=FIRST_EXCEPTION,
-            )
-            for future in done:
+            futures = [threads.submit(work) for _ in range(count)]
+            finished_futures, _ = wait(futures, return_when=FIRST_EXCEPTION)
+            for future in finished_futures:
                 future.result()
         except BaseException:
             over.set()
@@ -146,10 +150,11 @@ worker is stuck.
 """
 
 _SECONDS: Final = 1800.0
+"""Default of :data:`VARIABLE`: half an hour."""
 
 _UNREAD_BYTES: Final = 1 << 15
-"""Bytes that a pipe takes before they are read: nobody must wait for a worker that
-is starting.
+"""Bytes that a pipe takes before they are read. More would block the thread that writes
+until the worker has started.
 """
 
 
@@ -172,24 +177,25 @@ def seconds_from(variable: str, default: float) -> float:
     Raises:
         ConfigError: The variable is no valid number.
     """
-    text = os.environ.get(variable, "")
-    if not text:
+    setting = os.environ.get(variable, "")
+    if not setting:
         return default
     try:
-        seconds = float(text)
+        seconds = float(setting)
     except ValueError:
         seconds = 0.0
     if not 0.0 < seconds <= 1e6:
         raise ConfigError(
-            f"{variable}={text!r}: expected a number of seconds, more than 0 and at most 1000000"
+            f"{variable}={setting!r}: expected a number of seconds, more than 0 and at most 1000000"
         )
     return seconds
 
 
 @final
 class WorkerPool(Pool):
-    """Worker processes of this machine, started in the background: each takes half a
-    CPU second to start.
+    """Worker processes of this machine.
+
+    They start in the background. Each takes half a CPU second to start.
 
     Args:
         workers: Largest number of processes, at least 1.
@@ -213,10 +219,18 @@ class WorkerPool(Pool):
                 f"a pool needs at least one worker, got {workers}", workers=workers
             )
         self.workers = workers
-        self._rss_limit = share_of(workers) if rss_limit is None else rss_limit
+        # A limit of the caller is exact. A share of the memory leaves room to grow,
+        # because a tokenizer may be larger than a share.
         self._may_grow = rss_limit is None
+        if rss_limit is None:
+            rss_limit = share_of(workers)
+        self._rss_limit = rss_limit
+        if seconds is None:
+            seconds = patience()
+        self._seconds = seconds
         self._has_prepared = False
-        self._seconds = patience() if seconds is None else seconds
+
+        # The workers; the condition guards everything below.
         self._changed = threading.Condition()
         self._cancelled = False
         self._closed = False
@@ -227,13 +241,14 @@ class WorkerPool(Pool):
 
     def prepare(self, count: int) -> None:
         with self._changed:
-            before = len(self._all)
+            workers_before = len(self._all)
             self._start_up_to(count)
-            self._has_prepared = self._has_prepared or len(self._all) > before
+            self._has_prepared = self._has_prepared or len(self._all) > workers_before
 
     def expect(self, count: int, jobs: Jobs = tuple) -> None:
-        """Start, in the background, the workers that a number of jobs needs; more start
-        when a job finds none idle.
+        """Start the workers that a number of jobs needs, in the background.
+
+        More start when a job finds none idle.
 
         Workers that :meth:`prepare` started in excess of that number are ended, if they
         have done nothing yet.
@@ -244,11 +259,13 @@ class WorkerPool(Pool):
             if self._has_prepared:
                 surplus = self._take_surplus(count)
             self._has_prepared = False
+        # Without the lock, because waiting for their end takes time.
         for worker in surplus:
             worker.kill()
             worker.reap()
 
     def warm(self, job: WarmJob) -> None:
+        # A longer line would block this thread until the worker reads it.
         line = to_line(job)
         if len(line) > _UNREAD_BYTES:
             return
@@ -280,7 +297,8 @@ class WorkerPool(Pool):
         except SilenceError:
             raise self._replace_stuck(worker) from None
         except (OSError, EOFError, ValueError) as cause:
-            step = worker.step()  # before its note is closed
+            # The note with the step is closed when the worker is replaced.
+            step = worker.step()
             self._replace(worker)
             if self._cancelled:
                 raise CancelledError(
@@ -294,6 +312,7 @@ class WorkerPool(Pool):
         except BaseException:
             self._replace(worker)
             raise
+        # Caches of a backend never shrink, so a large worker is replaced between jobs.
         if self._is_too_large(worker, answer.rss):
             self._replace(worker)
         else:
@@ -303,8 +322,9 @@ class WorkerPool(Pool):
         return answer.result
 
     def cancel(self) -> None:
-        """Kill all workers; running and later calls of :meth:`run` raise
-        CancelledError.
+        """Kill all workers.
+
+        Running and later calls of :meth:`run` raise CancelledError.
         """
         with self._changed:
             self._cancelled = True
@@ -337,13 +357,11 @@ class WorkerPool(Pool):
             return sorted(worker.pid for worker in self._all)
 
     def _is_too_large(self, worker: WorkerProcess, rss: int) -> bool:
-        """Return whether a worker holds so many bytes that a new one should replace
-        it.
-        """
-        limit = self._rss_limit
+        """Whether a new worker should replace one with so many resident bytes."""
+        byte_limit = self._rss_limit
         if self._may_grow:
-            limit = max(limit, worker.first_rss + GROWTH_BYTES)
-        return rss > limit
+            byte_limit = max(byte_limit, worker.first_rss + GROWTH_BYTES)
+        return rss > byte_limit
 
     def _start_up_to(self, count: int) -> None:
         """Start workers until there are `count`, as far as the pool may have them."""
@@ -353,8 +371,12 @@ class WorkerPool(Pool):
             self._start_one()
 
     def _take_surplus(self, count: int) -> list[WorkerProcess]:
-        """Remove workers that have done nothing yet from the pool, until it has no
-        more than `count`; return them.
+        """Remove idle workers from the pool until it has no more than `count`.
+
+        Only workers that have done nothing yet are removed.
+
+        Returns:
+            The workers that were removed.
         """
         fresh = [worker for worker in self._idle if worker.is_fresh]
         surplus = fresh[: max(0, len(self._all) - count)]
@@ -364,6 +386,7 @@ class WorkerPool(Pool):
         return surplus
 
     def _start_one(self) -> None:
+        """Start a worker, in a new group if the old one was killed."""
         if self._group.ended():
             self._group.end()
             self._group = ProcessGroup()
@@ -375,6 +398,7 @@ class WorkerPool(Pool):
         """Return an idle worker, as soon as there is one."""
         with self._changed:
             while not self._idle and not self._cancelled and not self._closed:
+                # A worker that has just started counts as idle: it reads its job later.
                 if len(self._all) < self.workers:
                     self._start_one()
                 else:
@@ -384,7 +408,7 @@ class WorkerPool(Pool):
             return self._idle.pop()
 
     def _give_back(self, worker: WorkerProcess) -> None:
-        """Make a worker idle; reap it where the pool was closed meanwhile."""
+        """Make a worker idle, or reap it if the pool was closed meanwhile."""
         with self._changed:
             is_in_pool = worker in self._all
             if is_in_pool:
@@ -412,6 +436,7 @@ class WorkerPool(Pool):
 
     def _replace(self, worker: WorkerProcess) -> None:
         """Kill a worker, and start another one in its place."""
+        # The end of the process is awaited without the lock.
         worker.kill()
         worker.reap()
         with self._changed:

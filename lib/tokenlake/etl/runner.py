@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import nullcontext, suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from typing import Literal, final
 
@@ -76,12 +76,13 @@ class BuildResult:
 
     def __repr__(self) -> str:
         units = self.units_built + self.units_resumed + self.units_reused
-        name = one_line(f"{self.dataset}@v{self.version}")
-        return f"BuildResult({name}: {self.status}, {numbers.plural(units, 'unit')}, {self.seconds:.1f} s)"
+        version_name = one_line(f"{self.dataset}@v{self.version}")
+        return f"BuildResult({version_name}: {self.status}, {numbers.plural(units, 'unit')}, {self.seconds:.1f} s)"
 
     def _repr_html_(self) -> str:
+        """Return a table for notebooks."""
         totals = self.manifest.totals
-        facts = {
+        fields = {
             "status": self.status,
             "path": self.path,
             "rows": totals.rows,
@@ -93,9 +94,9 @@ class BuildResult:
             "seconds": f"{self.seconds:.1f}",
             "exports": ", ".join(self.exports),
         }
-        notes = [(note,) for note in self.notes]
+        note_rows = [(note,) for note in self.notes]
         return named_facts(
-            f"Build of {self.dataset}@v{self.version}", facts, ("note",), notes
+            f"Build of {self.dataset}@v{self.version}", fields, ("note",), note_rows
         )
 
 
@@ -108,11 +109,13 @@ def build_dataset(
     pool: Pool | None = None,
     executor: ExecutorName | None = None,
 ) -> BuildResult:
-    """Build a dataset version; a configuration that mixes text is several builds, one
-    for each source's tokens first.
+    """Build a dataset version.
+
+    A configuration that mixes text is several builds, first one for the tokens of each
+    source.
 
     Args:
-        config: A configuration, a mapping of one, or the path of a YAML file.
+        config: Configuration, mapping of one, or path of a YAML file.
         workers: Number of worker processes. By default one for each processor that this
             process may use, as far as the memory goes, or as many as the executor has.
         on_event: Function that receives all events, from several threads.
@@ -129,15 +132,21 @@ def build_dataset(
         TokenlakeError: See :mod:`tokenlake.errors`; finished units stay and a rerun
             resumes.
     """
+    # 1. Errors of the last build or of the exports come before hours of tokenizing.
     pipeline = load_config(config)
     steps = BuildSteps(pipeline, on_event)
     steps.check()
-    with (
-        nullcontext(pool)
-        if pool
-        else open_pool(executor, workers, pipeline.ray) as open_workers
-    ):
+
+    # 2. The builds, all with the same workers. A pool of the caller stays open.
+    with ExitStack() as stack:
+        if pool:
+            open_workers = pool
+        else:
+            new_pool = open_pool(executor, workers, pipeline.ray)
+            open_workers = stack.enter_context(new_pool)
         result = steps.run(lambda step: _build(step, open_workers, on_event, retries))
+
+    # 3. The exports.
     if pipeline.has_exports:
         on_event(Phase("writing the exports"))
     return replace(result, exports=run_hooks(pipeline, result.manifest))
@@ -149,7 +158,7 @@ def finished_build(
     """Return the result of :func:`build_dataset` where everything is built already.
 
     Args:
-        config: A configuration, a mapping of one, or the path of a YAML file.
+        config: Configuration, mapping of one, or path of a YAML file.
         on_event: Function that receives all events, once it is known that everything is
             built.
 
@@ -157,6 +166,8 @@ def finished_build(
         The result; None where something is left to do, or wrong. Exports count as left
         to do: only making them shows whether they exist.
     """
+    # Events wait until the result is known: the caller builds otherwise, with events of
+    # its own.
     events: list[Event] = []
     with suppress(errors.TokenlakeError):
         pipeline = load_config(config)
@@ -171,32 +182,33 @@ def finished_build(
 
 
 def _finished(step: PipelineConfig, on_event: Watcher) -> BuildResult:
-    """Return the result of a build that is committed; raise NotFoundError where it
-    is not.
+    """Return the result of a build that is committed.
+
+    Raises:
+        NotFoundError: It is not committed.
     """
-    began = time.monotonic()
+    begin_time = time.monotonic()
     plan = planner.plan(step, on_event)
-    if (
-        Catalog(open_store(plan.store)).committed(plan.dataset, plan.fingerprint)
-        is None
-    ):
+    catalog = Catalog(open_store(plan.store))
+    # A session would claim a version that is not there.
+    if catalog.committed(plan.dataset, plan.fingerprint) is None:
         raise errors.NotFoundError(
             f"{plan.dataset}: its inputs or its tokenizer changed", dataset=plan.dataset
         )
     session = BuildSession.open(step, on_event=on_event, plan=plan)
-    return result_of(session, session.commit(), time.monotonic() - began)
+    return result_of(session, session.commit(), time.monotonic() - begin_time)
 
 
 @final
 class BuildSteps:
-    """The builds of one configuration, in order: the tokens of each source of text,
-    then the mixture or packed rows.
+    """Builds of one configuration, in order.
 
-    A configuration of a single build has only that one. Iterate over the configurations
+    They are the tokens of each source of text, then the mixture or packed rows. A
+    configuration of a single build has only that one. Iterate over the configurations
     of the builds, and pass the result of each to :meth:`done` before the next.
 
     Args:
-        whole: The configuration.
+        whole: Configuration of all builds.
         on_event: Function that receives an event at the beginning of each of several
             builds.
     """
@@ -210,8 +222,9 @@ class BuildSteps:
         self._results: list[BuildResult] = []
 
     def check(self) -> None:
-        """Raise ConfigError for an error in the last build or the exports, before
-        hours of tokenizing.
+        """Raise ConfigError for an error in the last build or the exports.
+
+        It would otherwise come after hours of tokenizing.
         """
         if self._token_builds:
             # A build of texts is checked without importing all that mixes.
@@ -222,23 +235,26 @@ class BuildSteps:
 
     @property
     def is_last(self) -> bool:
-        """Whether all builds but the last are done."""
+        """Whether all builds are done except the last one."""
         return len(self._results) >= len(self._token_builds)
 
     def __iter__(self) -> Iterator[PipelineConfig]:
-        count = len(self._token_builds) + 1
+        step_count = len(self._token_builds) + 1
+        # 1. The tokens of each source, under a name that has them already if possible.
         for number, (source, step) in enumerate(self._token_builds.items(), 1):
-            self._on_event(BuildStep(number, count, f"tokens of {source}"))
+            self._on_event(BuildStep(number, step_count, f"tokens of {source}"))
             yield under_their_name(step, source)
+
+        # 2. The last build, which reads the versions of the builds before.
         if self._token_builds:
-            name = "packed rows"
+            description = "packed rows"
             if self._config.mixes:
-                name = "the mixture"
-            self._on_event(BuildStep(count, count, name))
-        references = [f"{result.dataset}@v{result.version}" for result in self._results]
-        yield last_step(
-            self._config, dict(zip(self._token_builds, references, strict=True))
-        )
+                description = "the mixture"
+            self._on_event(BuildStep(step_count, step_count, description))
+        references: dict[str, str] = {}
+        for source, result in zip(self._token_builds, self._results, strict=True):
+            references[source] = f"{result.dataset}@v{result.version}"
+        yield last_step(self._config, references)
 
     def run(self, build: Callable[[PipelineConfig], BuildResult]) -> BuildResult:
         """Run all builds in turn, and return the last result.
@@ -246,6 +262,7 @@ class BuildSteps:
         Args:
             build: Function that runs the build of a configuration.
         """
+        # The configuration of a step needs the results of those before.
         steps = iter(self)
         result = self.done(build(next(steps)))
         for step in steps:
@@ -253,22 +270,25 @@ class BuildSteps:
         return result
 
     def done(self, result: BuildResult) -> BuildResult:
-        """Record the result of the current build, and return it with the notes of the
-        builds before.
+        """Record the result of the current build.
 
-        Builds of one configuration may repeat a note, which is kept once.
+        Returns:
+            The result with the notes of the builds before. A note that several builds
+            have is there once.
         """
         self._results.append(result)
+        # The keys of a dict are distinct, in the order of the builds.
         notes: dict[str, None] = {}
-        for finished in self._results:
-            notes.update(dict.fromkeys(finished.notes))
+        for earlier_result in self._results:
+            notes.update(dict.fromkeys(earlier_result.notes))
         return replace(result, notes=tuple(notes))
 
 
 def _build(
     config: PipelineConfig, pool: Pool, on_event: Watcher, retries: int
 ) -> BuildResult:
-    began = time.monotonic()
+    """Run one build, and record the error that ends it."""
+    begin_time = time.monotonic()
     session = BuildSession.open(config, on_event=on_event, pool=pool)
     try:
         run_pending(session, pool, on_event=on_event, retries=retries)
@@ -276,14 +296,15 @@ def _build(
     except BaseException as error:
         session.failed(error)
         raise
-    return result_of(session, manifest, time.monotonic() - began)
+    return result_of(session, manifest, time.monotonic() - begin_time)
 
 
 def run_pending(
     session: BuildSession, pool: Pool, *, on_event: Watcher = ignore, retries: int = 2
 ) -> None:
-    """Run a session's pending units until none is left; the first error that retries do
-    not cure ends it.
+    """Run the pending units of a session until none is left.
+
+    The first error that retries do not cure ends it.
 
     Args:
         session: Session of the build.
@@ -318,8 +339,9 @@ def run_each(
     retries: int,
     on_retry: Callable[[int, errors.TokenlakeError], object] = lambda unit, error: None,
 ) -> None:
-    """Run units in as many threads as a pool has workers; the first error that retries
-    do not cure cancels the pool.
+    """Run units in as many threads as a pool has workers.
+
+    The first error that retries do not cure cancels the pool.
 
     Args:
         sizes: Input bytes of each unit, in plan order.
@@ -337,15 +359,17 @@ def run_each(
             scheduled = schedule.take(time.monotonic())
             if scheduled is None:
                 return
+            # A thread that waits for a retry wakes up when another one fails for good.
             unit, pause = scheduled
             if is_over.wait(pause):
                 return
             try:
                 run(unit)
             except errors.TokenlakeError as error:
-                if not worth_a_retry(error) or not schedule.failed(
-                    unit, time.monotonic()
-                ):
+                if not worth_a_retry(error):
+                    raise
+                is_scheduled = schedule.failed(unit, time.monotonic())
+                if not is_scheduled:
                     raise
                 on_retry(unit, error)
 
@@ -356,16 +380,16 @@ def result_of(session: BuildSession, manifest: Manifest, seconds: float) -> Buil
     """Return the result of a committed session.
 
     Args:
-        session: The session.
+        session: Session of the build.
         manifest: Committed manifest.
         seconds: Wall time of the build.
     """
-    how = list(session.how.values())
-    resumed = how.count("resumed")
+    origins = list(session.how.values())
+    resumed_units = origins.count("resumed")
     status: Literal["built", "resumed", "exists"] = "built"
     if session.found_committed:
         status = "exists"
-    elif resumed:
+    elif resumed_units:
         status = "resumed"
     return BuildResult(
         dataset=session.dataset,
@@ -373,9 +397,9 @@ def result_of(session: BuildSession, manifest: Manifest, seconds: float) -> Buil
         path=session.path,
         status=status,
         manifest=manifest,
-        units_built=how.count("built"),
-        units_resumed=resumed,
-        units_reused=how.count("reused"),
+        units_built=origins.count("built"),
+        units_resumed=resumed_units,
+        units_reused=origins.count("reused"),
         seconds=seconds,
         notes=(
             *session.plan.build.notes,

@@ -43,8 +43,12 @@ class Schedule:
     """
 
     def __init__(self, sizes: Mapping[int, int], retries: int) -> None:
-        limit = _LARGE * sum(sizes.values()) / max(1, len(sizes))
-        large_units = [unit for unit, size in sizes.items() if size > limit]
+        # Large units first, the largest of them at the beginning; then all others in
+        # plan order. The keys of a dict are distinct, so no unit comes twice.
+        mean_size = sum(sizes.values()) / max(1, len(sizes))
+        large_units = [
+            unit for unit, size in sizes.items() if size > _LARGE * mean_size
+        ]
         large_units.sort(key=lambda unit: -sizes[unit])
         self._fresh_units = deque(dict.fromkeys([*large_units, *sizes]))
         # Units that failed, each with the time at which it is tried again, earliest
@@ -55,8 +59,9 @@ class Schedule:
         self._lock = threading.Lock()
 
     def take(self, now: float) -> tuple[int, float] | None:
-        """Return a unit and the number of seconds after which to begin it; None where
-        no unit is left.
+        """Return a unit, and the number of seconds after which to begin it.
+
+        The result is None if no unit is left.
 
         A worker whose unit failed calls :meth:`failed` before it takes another one. So
         no unit is lost when the other workers find none left.
@@ -65,6 +70,7 @@ class Schedule:
             now: Time in seconds, of any monotonic clock.
         """
         with self._lock:
+            # A failed unit waits while there are others.
             if self._failed_units:
                 due, unit = self._failed_units[0]
                 if due <= now or not self._fresh_units:
@@ -75,12 +81,14 @@ class Schedule:
             return None
 
     def failed(self, unit: int, now: float) -> bool:
-        """Schedule a unit again after a pause; return False where it was tried often
-        enough.
+        """Schedule a unit again after a pause.
 
         Args:
             unit: Index of the unit.
             now: Time in seconds, of the clock of :meth:`take`.
+
+        Returns:
+            False if the unit was tried as often as it may be.
         """
         with self._lock:
             self._failures[unit] += 1

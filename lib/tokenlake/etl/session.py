@@ -1,10 +1,12 @@
-"""One build, from its plan to its commit; its driver decides on threads, retries and
-order.
+"""One build, from its plan to its commit.
 
 A session claims a version, finds out which units are done already, chooses the
 tokenizer backend of each source, runs single units through a worker pool, and commits.
 It can end at any moment: finished units have a ledger record, and the next session with
 the same configuration and inputs continues from there.
+
+Its driver decides on threads, retries and the order of the units: the library's own
+runner (:mod:`tokenlake.etl.runner`) or a Prefect flow.
 """
 
 from __future__ import annotations
@@ -81,12 +83,12 @@ _COUNTED: Final = ("bytes", "documents", "tokens")
 """
 
 _SECONDS_HELD: Final = 1.0
-"""Number of seconds for which a look at the claim is good."""
+"""Number of seconds for which a check of the claim is good."""
 
 
 @final
 class BuildSession:
-    """A claimed build. Make one with :meth:`open`.
+    """Build that has claimed a version, from :meth:`open`.
 
     Attributes:
         plan: Plan of the build.
@@ -115,7 +117,7 @@ class BuildSession:
         self._budget = BadRecordBudget(plan)
         self._manifest: Manifest | None = None
         self._has_ended = False
-        # Time of the last look at the claim.
+        # Time of the last check of the claim.
         self._held_at = -math.inf
 
         # Finished units. The lock guards these three.
@@ -123,7 +125,7 @@ class BuildSession:
         self._records: dict[int, UnitRecord] = {}
         self._how: dict[int, How] = {}
         self._record_files: dict[int, FileEntry] = {}
-        # Progress of attempts that failed, until it is taken back.
+        # Progress of attempts that failed, until an event takes it back.
         self._failed_progress: defaultdict[int, Counter[str]] = defaultdict(Counter)
 
     @classmethod
@@ -136,11 +138,13 @@ class BuildSession:
         after: int = 0,
         pool: Pool | None = None,
     ) -> Self:
-        """Plan a build, claim a version, find its finished units, and take over units
-        of other versions.
+        """Plan a build, claim a version, and collect the units that are finished.
+
+        Units are finished if an earlier session of this version built them, or if
+        another version has them.
 
         Args:
-            config: A configuration, a dict of one, or the path of a YAML file.
+            config: Configuration, dict of one, or path of a YAML file.
             on_event: Function that receives all events.
             plan: Plan that was made from `config` before; None makes it here.
             after: Number of a version; an equal version up to this number is not found,
@@ -153,6 +157,7 @@ class BuildSession:
                 its store lies in a version of another store.
             IntegrityError: The version is committed, but not whole.
         """
+        # 1. Plan. Meanwhile the workers of a pool that can prepare start.
         pipeline: PipelineConfig | None = None
         if plan is None:
             pipeline = load_config(config)
@@ -160,11 +165,16 @@ class BuildSession:
             if isinstance(pool, EarlyPool):
                 watcher = HeadStart(pool, pipeline, on_event)
             plan = planner.plan(pipeline, watcher)
+
+        # 2. Claim a version: a new one, or an unfinished or committed one of the same
+        #    fingerprint.
         store = open_store(plan.store)
         require_no_version_above(
             store.url, "save.output_dir", storage_options=plan.store.options
         )
         claim = Catalog(store).claim(plan.dataset, plan.fingerprint, {}, after=after)
+
+        # 3. Collect the finished units.
         session = cls(plan, store, claim.version, claim.status, on_event)
         if claim.status == "committed":
             session._find_manifest()
@@ -182,9 +192,7 @@ class BuildSession:
         self._manifest = committed_manifest(self._catalog, self._layout)
 
     def _begin(self, config: PipelineConfig | None) -> None:
-        """Publish the files that workers read, and collect finished and reusable
-        units.
-        """
+        """Publish the files that workers read, and collect finished units."""
         try:
             if config is not None:
                 self._log.asked(Asked.of(config, self.plan.fingerprint))
@@ -193,33 +201,37 @@ class BuildSession:
                 self._log.resumed()
             publish_preamble(self._store, self.plan, self._layout)
             self._store.sweep_temp(self._layout.prefix)
-            for record in finished_records(
+
+            # Units of this version first: only the others are looked for elsewhere.
+            finished = finished_records(
                 self._catalog, self.plan.units, self.dataset, self.version
-            ):
+            )
+            for record in finished:
                 self._add_record(record, "resumed")
-            for record in adopted_records(
+            adopted = adopted_records(
                 self._catalog, self._reusable_units(), self.dataset, self.version
-            ):
+            )
+            for record in adopted:
                 self._add_record(record, "reused")
         except BaseException as error:
             if isinstance(error, errors.TokenlakeError):
-                # A file that gc deleted is missed in many ways; that the version was
-                # swept says more.
+                # A file that gc deleted causes many errors. The check of the claim
+                # raises the one that names the cause.
                 self._require_held()
             self.failed(error)
             raise
 
     def _reusable_units(self) -> list[PlannedUnit]:
         """Return the pending units that may be taken over from another version."""
-        sources_built_anew = {
-            source.name
-            for source in self.plan.build.sources
-            if not source.cache_enabled
-        }
-        pending_units = [self.plan.units[index] for index in self.pending]
-        return [unit for unit in pending_units if unit.source not in sources_built_anew]
+        uncached_sources: set[str] = set()
+        for source in self.plan.build.sources:
+            if not source.cache_enabled:
+                uncached_sources.add(source.name)
+        pending_units = [self.plan.units[unit_index] for unit_index in self.pending]
+        return [unit for unit in pending_units if unit.source not in uncached_sources]
 
     def _report_plan(self) -> None:
+        """Emit the plan, then each unit that is finished already."""
         plan = self.plan
         self._emit(
             BuildPlanned(
@@ -231,10 +243,12 @@ class BuildSession:
                 source_bytes=plan.source_bytes,
             )
         )
-        for index, record in sorted(self._records.items()):
-            unit = plan.units[index]
+        for unit_index, record in sorted(self._records.items()):
+            unit = plan.units[unit_index]
             self._emit(
-                UnitFinished(index, unit.source, unit.bytes, record, self._how[index])
+                UnitFinished(
+                    unit_index, unit.source, unit.bytes, record, self._how[unit_index]
+                )
             )
 
     @property
@@ -243,10 +257,11 @@ class BuildSession:
         if self.status == "committed":
             return []
         with self._lock:
+            unit_indices = [unit.index for unit in self.plan.units]
             return [
-                unit.index
-                for unit in self.plan.units
-                if unit.index not in self._records
+                unit_index
+                for unit_index in unit_indices
+                if unit_index not in self._records
             ]
 
     @property
@@ -257,53 +272,53 @@ class BuildSession:
 
     @property
     def path(self) -> str:
-        """The version's folder."""
+        """Folder of the version."""
         return f"{self._store.url}/{self._layout.prefix}"
 
     def announce(self, pool: Pool) -> None:
         """Prepare a pool for the units still to build."""
-        pending = self.pending
+        pending_indices = self.pending
 
         def jobs() -> Iterator[Job]:
-            for index in pending:
-                unit = self.plan.units[index]
+            for unit_index in pending_indices:
+                unit = self.plan.units[unit_index]
                 engine = self.engines.choose(unit, pool)
                 yield self.plan.job(unit, self.plan.store, self._layout, engine)
 
-        pool.expect(len(pending), jobs)
-        text_unit = self._first_text_unit(pending)
+        # The idle workers load the tokenizer while one runs the gate.
+        pool.expect(len(pending_indices), jobs)
+        text_unit = self._first_text_unit(pending_indices)
         if text_unit is not None and isinstance(pool, EarlyPool):
             pool.warm(self.plan.warm_job(text_unit, self._layout))
 
-    def _first_text_unit(self, indices: Sequence[int]) -> TextUnit | None:
-        """Return the first unit among some units whose texts are tokenized; None
-        where there is none.
-        """
-        for index in indices:
-            unit = self.plan.units[index]
-            if (
-                isinstance(unit, TextUnit)
-                and self.plan.source(unit.source).tokens is None
-            ):
+    def _first_text_unit(self, unit_indices: Sequence[int]) -> TextUnit | None:
+        """Return the first of some units whose texts are tokenized, None for none."""
+        for unit_index in unit_indices:
+            unit = self.plan.units[unit_index]
+            if not isinstance(unit, TextUnit):
+                continue
+            if self.plan.source(unit.source).tokens is None:
                 return unit
         return None
 
     def run_unit(self, index: int, pool: Pool) -> UnitRecord:
-        """Build one unit in one of the pool's workers; thread-safe, and idempotent.
+        """Build one unit in one of the pool's workers; thread-safe and idempotent.
 
-        Where the backend turns out to differ from the reference, the unit is built
-        again with the reference.
+        If the backend turns out to differ from the reference, the unit is built again
+        with the reference.
 
         Raises:
             WorkerDiedError, StoreError: The unit may succeed when it is tried again.
             TokenlakeError: Any other error is final for this unit.
         """
         unit = self.plan.units[index]
+        # One turn for each backend: one that differs from the reference is condemned,
+        # and its unit is built again.
         while True:
             engine = self._engine_of(unit, pool)
             progress = Counter[str]()
             self._emit(UnitStarted(unit.index, unit.source, unit.bytes))
-            began = time.monotonic()
+            begin_time = time.monotonic()
             try:
                 sealed = self._run_job(unit, engine, pool, progress)
             except errors.TokenlakeError as error:
@@ -312,12 +327,14 @@ class BuildSession:
                 if isinstance(error, errors.EngineMismatchError):
                     self._condemn(engine, error)
                     continue
-                # A file that gc deleted is missed in many ways; that the version was
-                # swept says more.
+                # A file that gc deleted causes many errors. The check of the claim
+                # raises the one that names the cause.
                 self._require_held()
                 raise
             record = UnitRecord.from_bytes(sealed, f"the record of unit {index}")
-            if self._accept(unit, record, sealed, time.monotonic() - began, progress):
+            if self._accept(
+                unit, record, sealed, time.monotonic() - begin_time, progress
+            ):
                 return record
             self._failed_progress[index].update(progress)
 
@@ -335,7 +352,8 @@ class BuildSession:
 
         def on_progress(fields: dict[str, int]) -> None:
             progress.update(fields)
-            counts = [fields.get(name, 0) for name in _COUNTED]
+            # Messages without counts only have the times of steps.
+            counts = [fields.get(field_name, 0) for field_name in _COUNTED]
             if any(counts):
                 self._emit(UnitProgress(unit.index, unit.source, *counts))
 
@@ -343,8 +361,9 @@ class BuildSession:
         return pool.run(job, on_progress).encode()
 
     def _engine_of(self, unit: PlannedUnit, pool: Pool) -> str:
-        """Return the backend of a unit's source, which a worker chooses by the files
-        of the version.
+        """Return the backend of a unit's source.
+
+        A worker chooses it with the files of the version.
         """
         try:
             return self.engines.choose(unit, pool)
@@ -355,25 +374,24 @@ class BuildSession:
     def reported(
         self, index: int, told: Mapping[str, int] = MappingProxyType({})
     ) -> Done:
-        """Return the sums of the progress that was reported of a unit, and forget those
-        of failed attempts.
+        """Return the progress that events have reported of a unit.
+
+        The progress of failed attempts is forgotten.
 
         Args:
             index: Index of the unit.
             told: Sums of the progress of a further attempt.
         """
-        failed = self._failed_progress.pop(index, Counter[str]())
-        bytes_, documents, tokens = (
-            failed[name] + told.get(name, 0) for name in _COUNTED
-        )
-        return bytes_, documents, tokens
+        sums = self._failed_progress.pop(index, Counter[str]())
+        sums.update(told)
+        return sums["bytes"], sums["documents"], sums["tokens"]
 
     def commit(self, run: Mapping[str, str] | None = None) -> Manifest:
         """Check the whole build and make the version visible.
 
         Args:
             run: Facts about the run, such as the id and the URL of a flow run; they are
-                kept in ``runs/``.
+                stored in ``runs/``.
 
         Raises:
             StoreError: Units are missing.
@@ -382,6 +400,8 @@ class BuildSession:
         """
         if self._manifest is not None:
             return self._manifest
+
+        # 1. Every unit has a record, and there are not too many bad records.
         missing = self.pending
         if missing:
             raise errors.StoreError(
@@ -393,9 +413,13 @@ class BuildSession:
         self._budget.check()
         if self.engines.condemned:
             self._require_parts(records)
+
+        # 2. The manifest makes the version visible.
         manifest = commit_version(
             self._store, self.plan, self._layout, records, self._record_files
         )
+
+        # 3. The run's record, which is no part of the version.
         input_files = [file for file in self.plan.inputs if isinstance(file, InputFile)]
         self._log.finish(self.how, hub_commits(input_files), run or {})
         self.status = "committed"
@@ -416,8 +440,9 @@ class BuildSession:
                 require_digest(self._store, self._layout.key(part.path), part)
 
     def failed(self, error: BaseException) -> None:
-        """Record why this run ends, for listings of the store; the first reason counts,
-        later ones follow from it.
+        """Record why this run ends, for listings of the store.
+
+        Only the first reason is recorded; later ones follow from it.
 
         Args:
             error: Error that ends the run. It was cancelled if that is no
@@ -427,10 +452,10 @@ class BuildSession:
             if self.status == "committed" or self._has_ended:
                 return
             self._has_ended = True
+        # The error that ends the run is more useful than one of recording it.
+        is_cancelled = isinstance(error, errors.CancelledError)
         with contextlib.suppress(errors.StoreError):
-            if isinstance(error, errors.CancelledError) or not isinstance(
-                error, Exception
-            ):
+            if is_cancelled or not isinstance(error, Exception):
                 self._log.cancelled()
             else:
                 self._log.failed(error)
@@ -443,8 +468,7 @@ class BuildSession:
         seconds: float,
         progress: Mapping[str, int],
     ) -> bool:
-        """Publish the record of a unit; return False where its backend was condemned
-        meanwhile.
+        """Publish the record of a unit.
 
         Args:
             unit: Unit that was built.
@@ -452,11 +476,15 @@ class BuildSession:
             sealed: The record, sealed.
             seconds: Wall time of the unit.
             progress: Sums of the worker's progress.
+
+        Returns:
+            False if its backend was condemned meanwhile: the unit must be built again.
         """
-        # The commit looks again. This look only ends a build early that lost its
+        # The commit checks again. This check only ends a build early that lost its
         # version while it slept.
         if time.monotonic() - self._held_at > _SECONDS_HELD:
             self._require_held()
+        # A backend is condemned under the same lock, so no record of it remains.
         with self._lock:
             if record.engine in self.engines.condemned:
                 # A worker that joined by the store has filed the record already.
@@ -465,9 +493,11 @@ class BuildSession:
             self._store.put_new(self._layout.ledger(record.unit), sealed)
             self._record_files[record.unit] = FileEntry.of(sealed)
             self._add_record(record, "built")
-        stages = {
-            stage: progress[stage] / 1e6 for stage in STAGES if progress.get(stage)
-        }
+        # Workers report microseconds.
+        stages: dict[str, float] = {}
+        for stage in STAGES:
+            if progress.get(stage):
+                stages[stage] = progress[stage] / 1e6
         self._log.finished(unit.index, seconds, stages)
         self._emit(
             UnitFinished(
@@ -491,31 +521,35 @@ class BuildSession:
         self._held_at = time.monotonic()
 
     def _condemn(self, engine: str, error: errors.EngineMismatchError) -> None:
-        """Stop using a backend that differed from the reference, and take back all
-        units that it built.
+        """Stop using a backend that differed from the reference.
+
+        All units that it built are taken back.
         """
         with self._lock:
+            # Several units may find the difference.
             if engine == REFERENCE or engine in self.engines.condemned:
                 return
             self.engines.condemned.add(engine)
             self._log.condemned(engine, error)
-            units_of_engine = [
-                index
-                for index, record in self._records.items()
-                if record.engine == engine
-            ]
+            units_of_engine: list[int] = []
+            for unit_index, record in self._records.items():
+                if record.engine == engine:
+                    units_of_engine.append(unit_index)
             undone: list[UnitFinished] = []
-            for index in units_of_engine:
-                remove_record(self._store, self._layout, index)
-                unit = self.plan.units[index]
-                record = self._records.pop(index)
-                how = self._how.pop(index)
-                self._record_files.pop(index, None)
+            for unit_index in units_of_engine:
+                remove_record(self._store, self._layout, unit_index)
+                unit = self.plan.units[unit_index]
+                record = self._records.pop(unit_index)
+                origin = self._how.pop(unit_index)
+                self._record_files.pop(unit_index, None)
                 self._budget.add(record, -1)
-                undone.append(UnitFinished(index, unit.source, unit.bytes, record, how))
+                undone.append(
+                    UnitFinished(unit_index, unit.source, unit.bytes, record, origin)
+                )
             self._emit(EngineCondemned(engine, str(error), tuple(undone)))
 
     def _add_record(self, record: UnitRecord, how: How) -> None:
+        """Add a finished unit, whose bad records are counted once."""
         if record.unit not in self._records:
             self._budget.add(record)
         self._records[record.unit] = record

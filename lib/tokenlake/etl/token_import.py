@@ -1,5 +1,6 @@
-"""Import of token ids that other tools made: the configuration of such a build, and
-the build itself.
+"""Import of token ids that other tools made.
+
+An import is a build whose configuration has a section `tokens`.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ _TYPES: Final[Mapping[ImportFormat, str]] = {
     "mds": "mds",
     "litdata": "litdata",
     "array_record": "array_record",
-    "datasets": "arrow",  # files of `save_to_disk` are Arrow streams
+    # Files of `save_to_disk` are Arrow streams.
+    "datasets": "arrow",
     "parquet": "parquet",
     "arrow": "arrow",
     "jsonl": "jsonl",
@@ -45,7 +47,7 @@ _TYPES: Final[Mapping[ImportFormat, str]] = {
 """Format -> type of a dataset in a configuration."""
 
 _MOST_NAME: Final = 64
-"""Letters of a dataset's name."""
+"""Largest number of letters in the name of a dataset."""
 
 
 def import_tokens(
@@ -117,6 +119,7 @@ def import_tokens(
         >>> result.dataset, result.manifest.totals.tokens
         ('ids', 9)
     """
+    # The checks of the configuration, of the ids and of the files are those of a build.
     config = import_configuration(
         data,
         tokenizer=tokenizer,
@@ -148,8 +151,9 @@ def import_configuration(
     on_bad_record: Literal["fail", "quarantine"] = "fail",
     **tokens: str | int | None,
 ) -> dict[str, Any]:
-    """Return the configuration of an import; see :func:`import_tokens` for the
-    arguments.
+    """Return the configuration of an import.
+
+    Arguments are those of :func:`import_tokens`.
 
     Args:
         data: Path, glob, folder or URL of the files, or a list of them.
@@ -165,14 +169,20 @@ def import_configuration(
     Raises:
         ConfigError: The format is unknown, or no name can be made of the path.
     """
+    # 1. The files, and a name that follows from the first of them.
     require_one_of("format", format, tuple(_TYPES))
-    entries = [data] if isinstance(data, str | os.PathLike) else list(data)
-    paths = [os.fspath(entry) for entry in entries]
+    if isinstance(data, str | os.PathLike):
+        paths = [os.fspath(data)]
+    else:
+        paths = [os.fspath(entry) for entry in data]
     if not paths:
         raise ConfigError(
             "data: got no path, expected the files or the folder of the token ids"
         )
     name = name or _name_of(paths[0])
+
+    # 2. The options of the ids. Packed rows are stored as they are; in an array of ids
+    #    nothing but the length divides them.
     section = {option: value for option, value in tokens.items() if value is not None}
     pack: dict[str, Any] = {"enabled": False}
     if packed is not None:
@@ -188,35 +198,38 @@ def import_configuration(
     }
     if split is not None:
         dataset["split"] = split
+
+    # 3. The configuration.
+    output_dir = default_store()
+    if store is not None:
+        output_dir = os.fspath(store)
     return {
         "name": name,
         "datasets": [dataset],
         "default_tokenizer": os.fspath(tokenizer),
         "source": {"on_bad_record": on_bad_record},
         "pack": pack,
-        "save": {
-            "output_dir": os.fspath(store) if store is not None else default_store()
-        },
+        "save": {"output_dir": output_dir},
     }
 
 
 def _name_of(path: str) -> str:
-    """Return the name of a dataset: that of the folder or file of its data, in the
-    letters that names may have.
+    """Return the name of the folder or file of some data as a name of a dataset.
+
+    Example: "data/My Books/*.jsonl" gives "my-books".
 
     Raises:
-        ConfigError: The path has no such letters.
+        ConfigError: The path has no letters that a name may have.
     """
-    parts = [
-        part
-        for part in PurePosixPath(path).parts
-        if not re.search(r"[*?\[{]|^[./]*$", part)
-    ]
-    stem = parts[-1].partition(".")[0] if parts else ""
-    name = re.sub(r"[^a-z0-9._-]+", "-", stem.lower()).strip("-._")[:_MOST_NAME]
-    if not name:
+    # The last part of the path that is no pattern, and neither "." nor "..".
+    stem = ""
+    for part in PurePosixPath(path).parts:
+        if not re.search(r"[*?\[{]|^[./]*$", part):
+            stem = part.partition(".")[0]
+    dataset_name = re.sub(r"[^a-z0-9._-]+", "-", stem.lower()).strip("-._")[:_MOST_NAME]
+    if not dataset_name:
         raise ConfigError(
             f"name: missing, and none can be made of {path!r}; give the dataset a name",
             got=path,
         )
-    return name
+    return dataset_name

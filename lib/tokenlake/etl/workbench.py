@@ -1,4 +1,4 @@
-"""The jobs of a worker process, and everything that it keeps between them."""
+"""Jobs of a worker process, and everything that it keeps open between them."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from tokenlake.etl.unit.opened_parents import OpenedParents
 
 _MOST_PROBES_BYTES: Final = 16 << 20
-"""Bytes of verdicts of the gate that are kept on disk."""
+"""Largest size of the verdicts of the gate on disk."""
 
 # The gate's probe takes documents from the start of a source, until it has enough of
 # them. The reference encodes 4 MB/s, so that this takes a tenth of a second.
@@ -64,8 +64,10 @@ function that receives the progress.
 
 @final
 class Workbench:
-    """Runs jobs, and keeps stores, tokenizers (slow to load) and manifests of
-    parents between them.
+    """Runner of jobs in one process.
+
+    Stores, tokenizers and manifests of parents are slow to open, so they stay open
+    between jobs.
     """
 
     def __init__(self) -> None:
@@ -79,19 +81,24 @@ class Workbench:
         )
 
     def run(self, job: Job, progress: Progress) -> dict[str, Any] | str:
-        """Run a job and return its result: the ledger record of a unit, sealed, or the
-        verdict on a backend.
+        """Run a job and return its result.
 
         Args:
-            job: The job.
+            job: Job of any kind.
             progress: Function that receives the progress of the job.
+
+        Returns:
+            Ledger record of a unit, sealed; the verdict on a backend; or "".
         """
+        # 1. Jobs before the units: the gate, and the check of a machine.
         if isinstance(job, EngineJob):
             progress({"begun": 1})
             return self._choose_engine(job)
         if isinstance(job, PreflightJob):
             self._check_machine(job)
             return ""
+
+        # 2. Units.
         if isinstance(job, UnitJob):
             return self._build_unit(job, progress).to_bytes().decode()
         if isinstance(job, SignJob):
@@ -116,19 +123,19 @@ class Workbench:
                 job.size,
                 add_special_tokens=settings.add_special_tokens,
             )
-            self._encoders[_encoder_key(files, encoder.engine, mode, settings)] = (
-                encoder
-            )
+            encoder_key = _encoder_key(files, encoder.engine, mode, settings)
+            self._encoders[encoder_key] = encoder
             # pyarrow imports pandas, where it is installed, for the first array that it
             # makes of Python's values, and gigatoken's backend awkward for the first
             # text.
-            text = text_of_strings([""])
+            empty_text = text_of_strings([""])
             if encoder.engine == "gigatoken":
-                encoder.encode(text)
+                encoder.encode(empty_text)
 
     def _build_unit(self, job: UnitJob, progress: Progress) -> UnitRecord:
-        """Build one unit of texts and publish its parts; the caller publishes the
-        record.
+        """Build one unit of texts and publish its parts.
+
+        The caller publishes the record.
         """
         store = self._store(job.store)
         files = self._tokenizer(job)
@@ -139,21 +146,24 @@ class Workbench:
         if engine == NO_ENGINE:
             # Nothing is encoded, but the special tokens of the tokenizer are used.
             engine = REFERENCE
-        key = _encoder_key(files, engine, mode, settings)
-        if key not in self._encoders:
-            self._encoders[key] = Encoder(
+        encoder_key = _encoder_key(files, engine, mode, settings)
+        if encoder_key not in self._encoders:
+            self._encoders[encoder_key] = Encoder(
                 files,
                 engine=engine,
                 special_tokens_in_text=mode,
                 add_special_tokens=settings.add_special_tokens,
             )
-        return TextBuild(job, store, self._encoders[key], recipe, progress).build()
+        return TextBuild(
+            job, store, self._encoders[encoder_key], recipe, progress
+        ).build()
 
     def _build_from_parents(
         self, job: MixJob | RepackJob, progress: Progress
     ) -> UnitRecord:
-        """Build one unit of stored rows and publish its parts; the caller publishes
-        the record.
+        """Build one unit of stored rows and publish its parts.
+
+        The caller publishes the record.
         """
         # A worker of texts does not import all that mixes.
         from tokenlake.etl.unit.mix import mix_unit
@@ -184,26 +194,32 @@ class Workbench:
             add_special_tokens=settings.add_special_tokens,
             places=recipe.rendered,
         )
+        # The first unit of the source runs in this worker most likely.
         self._encoders[_encoder_key(files, choice.engine, mode, settings)] = encoder
         return {"engine": choice.engine, "reason": choice.reason}
 
     def _check_machine(self, job: PreflightJob) -> None:
-        """Raise ConfigError where this machine would write other bytes, or cannot
-        reach everything that it needs.
+        """Check that this machine writes the same bytes and reaches all it needs.
+
+        Raises:
+            ConfigError: It does not.
         """
         layout = Layout(job.dataset, job.version)
         problem = f"this machine ({socket.gethostname()}) cannot build {job.dataset}@v{job.version}"
+        # 1. The same versions of the packages that write.
         differences = other_versions(job.versions)
         if differences:
             raise ConfigError(
                 f"{problem}, because its bytes would differ. It has {'; '.join(differences)}. Install the same "
                 "versions"
             )
+        # 2. The same store: its claim of this version.
         if not self._store(job.store).exists(layout.claim):
             raise ConfigError(
                 f"{problem}: {job.store} has no {layout.claim} here. Every machine must reach the same store under "
                 "the same address"
             )
+        # 3. The same backend. An error of the store may pass, and is raised as it is.
         if job.probe is None:
             return
         problem = f"{problem}, source {job.probe.source.name!r}"
@@ -220,45 +236,48 @@ class Workbench:
             )
 
     def _store(self, address: StoreAddress) -> Store:
-        """Return an open store; its connections are kept."""
-        key = repr((address.url, address.options))
-        if key not in self._stores:
-            self._stores[key] = open_store(address)
-        return self._stores[key]
+        """Return an open store, whose connections stay open."""
+        store_key = repr((address.url, address.options))
+        if store_key not in self._stores:
+            self._stores[store_key] = open_store(address)
+        return self._stores[store_key]
 
     def _tokenizer(self, job: UnitJob | EngineJob | WarmJob) -> TokenizerFiles:
-        """Return a tokenizer's files, which are read from the store once and have
-        the hashes of the plan.
+        """Return a tokenizer's files, which are read from the store once.
+
+        They have the hashes of the plan.
         """
-        key = tuple(sorted(job.tokenizer_files.items()))
-        if key not in self._files:
+        files_key = tuple(sorted(job.tokenizer_files.items()))
+        if files_key not in self._files:
             contents = read_files(
                 self._store(job.store), job.tokenizer, job.tokenizer_files
             )
-            self._files[key] = TokenizerFiles(name=job.tokenizer, files=contents)
-        return self._files[key]
+            self._files[files_key] = TokenizerFiles(name=job.tokenizer, files=contents)
+        return self._files[files_key]
 
 
 def _encoder_key(
     files: TokenizerFiles, engine: str, mode: str, settings: ResolvedTokenizer
 ) -> tuple[Any, ...]:
+    """Return the key of an encoder: everything that it depends on."""
     return files.json_bytes, engine, mode, settings.add_special_tokens
 
 
 def _first_documents(job: EngineJob, recipe: Recipe) -> Iterator[str]:
-    """Yield the beginnings of a source's first documents; bad records are left to
-    the build.
+    """Yield the beginnings of a source's first documents.
+
+    Bad records are left to the build.
     """
-    size = 0
+    total_size = 0
     documents = 0
-    for part in job.ranges[:1]:
-        for prepared in recipe.read(part, _PROBE_BLOCK_BYTES):
-            for value in prepared.documents.text:
+    for file_range in job.ranges[:1]:
+        for prepared in recipe.read(file_range, _PROBE_BLOCK_BYTES):
+            for document in prepared.documents.text:
                 # Only the beginning becomes a string: the document may have 200 MB.
-                beginning = memoryview(value.as_buffer())[:_PROBE_BYTES_OF_DOCUMENT]
-                text = str(beginning, "utf-8", "ignore")
-                size += len(text)
+                beginning = memoryview(document.as_buffer())[:_PROBE_BYTES_OF_DOCUMENT]
+                beginning_text = str(beginning, "utf-8", "ignore")
+                total_size += len(beginning_text)
                 documents += 1
-                yield text
-                if documents >= _PROBE_DOCUMENTS or size >= _PROBE_BYTES:
+                yield beginning_text
+                if documents >= _PROBE_DOCUMENTS or total_size >= _PROBE_BYTES:
                     return

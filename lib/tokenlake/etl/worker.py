@@ -1,6 +1,6 @@
-"""The worker process: it receives jobs and sends answers, as :mod:`tokenlake.etl.job`
-writes them.
+"""Worker process, which receives jobs and sends answers.
 
+:mod:`tokenlake.etl.job` writes both.
 Its arguments are the file descriptors of the connection and of the note
 (:mod:`tokenlake.etl.worker_process`), and folders of the user's own modules. An
 unexpected exception becomes an error of type ``WorkerError`` whose message ends with
@@ -36,28 +36,33 @@ from tokenlake.etl.worker_process import NOTE_BYTES
 
 def main() -> None:
     """Answer jobs until the connection ends."""
+    # 1. Signals. Ctrl-C reaches the parent, which decides about its workers.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # `nohup` ignores this signal, which ends a group that its parent left behind.
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
     # In the background of a terminal, a library that writes to it must not stop the
     # process.
     signal.signal(signal.SIGTTOU, signal.SIG_IGN)
-    # Last, so that functions of the user are found, and none of their modules hides one
-    # of ours or of Python.
+
+    # 2. The interpreter. The folders come last, so that functions of the user are
+    #    found, and none of their modules hides one of ours or of Python.
     sys.path += sys.argv[3:]
     # Parsed JSON is millions of objects without cycles: the search for cycles takes 15%
     # of a build of chats.
     gc.set_threshold(200_000, 50, 50)
+
+    # 3. The connection. A thread reads it, to notice at once that the parent is gone.
     parent = Connection(int(sys.argv[1]))
     lines: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     threading.Thread(target=_receive, args=(parent, lines), daemon=True).start()
 
-    # The note of the current activity, and behind it the mark of the current step.
+    # 4. The note of the current activity, and behind it the mark of the current step.
     descriptor = int(sys.argv[2])
     numbers = count(1)
     listen(lambda text: _write_note(descriptor, next(numbers), text))
     CLOCK.on_begin = lambda mark: os.pwrite(descriptor, mark, NOTE_BYTES)
 
+    # 5. Jobs.
     sender = _Sender(parent)
     workbench = Workbench()
     while True:
@@ -65,8 +70,9 @@ def main() -> None:
 
 
 def _receive(parent: Connection, lines: queue.SimpleQueue[bytes]) -> None:
-    """Queue incoming lines; end the process after the last one: the parent is gone,
-    or needs no worker any more.
+    """Queue incoming lines, and end the process after the last one.
+
+    The parent is gone then, or needs no worker any more.
     """
     with contextlib.suppress(EOFError, OSError):
         while True:
@@ -75,8 +81,9 @@ def _receive(parent: Connection, lines: queue.SimpleQueue[bytes]) -> None:
 
 
 def _write_note(descriptor: int, number: int, text: str) -> None:
-    """Write the next activity where the parent finds it, even when this process is
-    stuck in C code.
+    """Write the next activity where the parent finds it.
+
+    The parent can read it even when this process is stuck in C code.
 
     Args:
         descriptor: Descriptor of the note.
@@ -95,8 +102,9 @@ costs both sides time.
 
 @final
 class _Sender:
-    """Sends answers and progress; progress waits for the next message where one has
-    just been sent.
+    """Sender of answers and progress.
+
+    Progress waits for the next message where one has just been sent.
     """
 
     def __init__(self, parent: Connection) -> None:
@@ -128,8 +136,9 @@ class _Sender:
 
 
 def _answer(workbench: Workbench, line: bytes, sender: _Sender) -> None:
-    """Run the job of a line and send its answer; secrets and warm-ups are not
-    answered.
+    """Run the job of a line and send its answer.
+
+    Secrets and warm-ups are not answered.
     """
     result: Any = None
     error: dict[str, Any] | None = None
@@ -160,6 +169,7 @@ def _answer(workbench: Workbench, line: bytes, sender: _Sender) -> None:
             f"unexpected error in a worker process; this is a bug:\n{traceback.format_exc()}"
         )
         error = _without_secrets(to_json(WorkerError(message)))
+    # The times of the steps go with the answer, whatever it is.
     if error is not None:
         CLOCK.fail()
     sender.add_progress(CLOCK.fields())
@@ -167,18 +177,19 @@ def _answer(workbench: Workbench, line: bytes, sender: _Sender) -> None:
 
 
 def _without_secrets(error: dict[str, Any]) -> dict[str, Any]:
-    """Return an error without secrets: its message may quote that of another
-    library, and is logged and stored.
+    """Return an error without secrets.
+
+    Its message may quote that of another library, and is logged and stored.
     """
     details = dict(error["details"])
-    for key, value in details.items():
-        if isinstance(value, str):
-            details[key] = hide(value)
+    for detail_name, detail in details.items():
+        if isinstance(detail, str):
+            details[detail_name] = hide(detail)
     return {**error, "message": hide(error["message"]), "details": details}
 
 
 def _resident_bytes() -> int:
-    """Return the resident bytes now, or the peak where the system states only that."""
+    """Return the resident bytes now, or the peak if the system gives only that."""
     try:
         with open("/proc/self/statm", "rb") as stat:  # noqa: PTH123 - no Path needed in a hot loop
             return int(stat.read().split()[1]) * resource.getpagesize()

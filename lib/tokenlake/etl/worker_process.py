@@ -1,5 +1,4 @@
-"""One worker process and the connection to it, and the process group that ends with
-this process.
+"""One worker process and its connection, and the process group that ends with us.
 
 No worker outlives its parent, however the parent ends. The workers of a pool are one
 process group, and a small process in it reads a pipe from the parent and kills the
@@ -36,8 +35,8 @@ from tokenlake.etl.job.messages import Job, SecretBlocks
 from tokenlake.etl.step_clock.reported_steps import MARK_BYTES, step_of_mark
 
 _GROUP_PROGRAM: Final = "import os; os.read(0, 1); os.killpg(0, 9)"
-"""Program that ends its whole process group, itself included, at the end of its
-input.
+"""Program that waits for the end of its input, and then kills its whole process group,
+itself included.
 """
 
 _LOOKS_PER_SILENCE: Final = 8
@@ -48,12 +47,12 @@ NOTE_BYTES: Final = 1 << 13
 
 
 class SilenceError(Exception):
-    """Nothing was heard from a worker for too long. Never leaves this package."""
+    """A worker gave no sign of life for too long. It never leaves this package."""
 
 
 @final
 class ProcessGroup:
-    """A process group that ends with this process, see the module's first words.
+    """Process group that ends with this process, see the beginning of the module.
 
     Ctrl-C reaches only the group of the parent, which decides about its workers.
 
@@ -72,7 +71,7 @@ class ProcessGroup:
         self.id = self._guard.pid
 
     def ended(self) -> bool:
-        """Return whether the process that guards the group was killed."""
+        """Whether the process that guards the group was killed."""
         return self._guard.poll() is not None
 
     def end(self) -> None:
@@ -98,6 +97,7 @@ class WorkerProcess:
     """
 
     def __init__(self, group: int) -> None:
+        # 1. The process, with the connection and the note as open descriptors.
         self._pipe, worker_end = Pipe()
         self._note = _open_note()
         descriptors = (worker_end.fileno(), self._note)
@@ -109,7 +109,8 @@ class WorkerProcess:
                 "-P",
                 "-m",
                 "tokenlake.etl.worker",
-                *map(str, descriptors),
+                str(worker_end.fileno()),
+                str(self._note),
                 *_folders_of_user(),
             ],
             pass_fds=descriptors,
@@ -119,10 +120,13 @@ class WorkerProcess:
             env=_environment(),
             process_group=group,
         )
+        # With this end closed, the connection ends when the process does.
         worker_end.close()
         # Connection.poll would make one of these for every message.
         self._poll = select.poll()
         self._poll.register(self._pipe.fileno(), select.POLLIN)
+
+        # 2. Its state, as the parent knows it.
         self.pid = self._process.pid
         self.kill = self._process.kill
         self.wait = self._process.wait
@@ -133,8 +137,9 @@ class WorkerProcess:
         self._op = ""
 
     def tell(self, line: bytes) -> None:
-        """Send a message that is not answered; a worker that is gone is noticed when
-        it gets a job.
+        """Send a message that is not answered.
+
+        A worker that is gone is noticed when it gets a job.
         """
         with suppress(OSError):
             self._send_blocks()
@@ -146,7 +151,7 @@ class WorkerProcess:
         """Send a job, and return its answer.
 
         Args:
-            job: The job.
+            job: Job to run.
             on_progress: Function that receives the progress of the job.
             seconds: Number of seconds without a sign of life after which the worker is
                 stuck.
@@ -155,13 +160,14 @@ class WorkerProcess:
             OSError, EOFError, ValueError: The process is gone.
             SilenceError: It gave no sign of life for so many seconds.
         """
+        # 1. Send the job. An old note would look like a sign of life.
         os.truncate(self._note, 0)
         self._op = job.op
         self.is_fresh = False
         self._send_blocks()
         self._pipe.send_bytes(to_line(job))
 
-        # A sign of life is a message, or another note.
+        # 2. Wait for the answer. A sign of life is a message, or another note.
         last_sign = time.monotonic()
         last_note = self._read_note()
         while time.monotonic() - last_sign < seconds:
@@ -169,6 +175,7 @@ class WorkerProcess:
                 answer = answer_of(self._pipe.recv_bytes())
                 if answer.progress is not None and on_progress is not None:
                     on_progress(answer.progress)
+                # Only an answer has the resident bytes; others are progress.
                 if answer.rss:
                     self.first_rss = self.first_rss or answer.rss
                     return answer
@@ -192,12 +199,13 @@ class WorkerProcess:
     @property
     def at(self) -> str:
         """Description of the current activity."""
-        _, _, text = self._read_note().partition(b" ")
-        return text.decode(errors="replace") or f"beginning a job ({self._op})"
+        _, _, activity = self._read_note().partition(b" ")
+        return activity.decode(errors="replace") or f"beginning a job ({self._op})"
 
     def step(self) -> dict[str, Any] | None:
-        """Return the step of a unit in which the worker ends now, as JSON; None
-        where it has begun none.
+        """Return the step of a unit in which the worker ends now, as JSON.
+
+        None if it has begun none.
         """
         mark = os.pread(self._note, MARK_BYTES, NOTE_BYTES)
         step = step_of_mark(mark, time.time())
@@ -206,6 +214,7 @@ class WorkerProcess:
         return step.to_json()
 
     def _read_note(self) -> bytes:
+        """Return the note up to its zero."""
         note, _, _ = os.pread(self._note, NOTE_BYTES, 0).partition(b"\0")
         return note
 
@@ -226,25 +235,23 @@ class WorkerProcess:
 
 
 def _open_note() -> int:
-    """Return the descriptor of a file without a name, in memory where the system has
-    such files.
-    """
+    """Return the descriptor of a file without a name, in memory if possible."""
     if sys.platform == "linux":
         return os.memfd_create("tokenlake")
-    with tempfile.TemporaryFile() as file:
-        return os.dup(file.fileno())
+    with tempfile.TemporaryFile() as temporary_file:
+        return os.dup(temporary_file.fileno())
 
 
 def _folders_of_user() -> list[str]:
-    """Return the folders that this process imports from, except those of every
-    interpreter of this environment.
+    """Return the folders from which this process imports modules of the user.
 
     Functions of the user are found in them: beside a script or, in a notebook, in the
     current folder.
     """
-    homes = {
-        Path(home).resolve() for home in (sys.prefix, sys.base_prefix, sys.exec_prefix)
-    }
+    # Every interpreter of the environment has its own folders, and gets those of the
+    # Python path by the environment.
+    prefixes = (sys.prefix, sys.base_prefix, sys.exec_prefix)
+    homes = {Path(prefix).resolve() for prefix in prefixes}
     python_path = {Path(folder).resolve() for folder in _python_path()}
     folders = dict.fromkeys(Path(folder).resolve() for folder in sys.path)
 
@@ -266,8 +273,9 @@ def _python_path() -> list[str]:
 
 
 def _environment() -> dict[str, str]:
-    """Return the environment of a worker: that of this process, and settings of
-    native libraries.
+    """Return the environment of a worker.
+
+    It is that of this process, with settings of native libraries.
     """
     return {
         # glibc returns every freed block of 16 MB to the kernel and faults it in again:

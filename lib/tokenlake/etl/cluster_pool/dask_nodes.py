@@ -12,13 +12,15 @@ from tokenlake import errors
 from tokenlake.base.threads import available_cpus
 from tokenlake.etl.cluster_pool.slots import Slot, SlotLostError
 
+# The slot of each thread of a Dask worker, and all slots of its process.
 _THREAD: Final = threading.local()
 _SLOTS_OF_PROCESS: Final[list[Slot]] = []
 
 
 def run_here(preflight: bytes, line: bytes) -> bytes:
-    """Run a job in the slot of this thread of a Dask worker, and return the answer;
-    see :meth:`Slot.run`.
+    """Run a job in the slot of this thread of a Dask worker, and return the answer.
+
+    See :meth:`Slot.run`.
     """
     if not hasattr(_THREAD, "slot"):
         _THREAD.slot = Slot()
@@ -35,8 +37,7 @@ def close_here() -> None:
 
 @final
 class DaskNodes:
-    """A Dask cluster: each job is a task, and runs in the slot of one thread of its
-    workers.
+    """Dask cluster. Each job is a task, which runs in the slot of one thread.
 
     Args:
         workers: Number of jobs at a time; None for one for each thread of the cluster.
@@ -53,6 +54,8 @@ class DaskNodes:
             raise errors.MissingExtraError(
                 "the executor dask needs distributed, which is not installed: pip install 'tokenlake[dask]'"
             ) from error
+        # The cluster of the address, or one on this machine with a thread in each
+        # process, as a slot is one process anyway.
         address: str | None = settings.get("scheduler-address", None)
         self._worker_died: Any = distributed.KilledWorker
         self._client: Any
@@ -75,9 +78,11 @@ class DaskNodes:
         return self.workers
 
     def start(self) -> Any:
+        # Dask chooses the thread, so a slot is only a name of a running task.
         return object()
 
     def ask(self, slot: Any, preflight: bytes, line: bytes) -> bytes:
+        # With pure=False, Dask does not take equal jobs for one task.
         task = self._client.submit(run_here, preflight, line, pure=False)
         self._running_tasks[id(slot)] = task
         try:

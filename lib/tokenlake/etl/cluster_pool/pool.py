@@ -1,4 +1,4 @@
-"""A pool whose workers are the slots of a cluster."""
+"""Pool whose workers are the slots of a cluster."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ cluster has grown.
 
 @final
 class ClusterPool(Pool):
-    """A pool whose workers are slots of a cluster; they start as they are needed.
+    """Pool whose workers are slots of a cluster, which start as they are needed.
 
     Args:
         open_nodes: Function that joins the cluster, or starts one.
@@ -49,6 +49,7 @@ class ClusterPool(Pool):
         self._is_cancelled = False
         # The job that chose the backend of each source of texts, and the backend.
         self._engine_choices: dict[str, tuple[EngineJob, str]] = {}
+        # The line of each check of a machine, by all that it depends on.
         self._preflights: dict[tuple[str, ...], bytes] = {}
 
     def expect(self, count: int, jobs: Jobs = tuple) -> None:
@@ -60,8 +61,9 @@ class ClusterPool(Pool):
                 self._start_slot()
 
     def run(self, job: Job, on_progress: Progress | None = None) -> Any:
-        """Run one job in one slot and return its result; its progress is reported at
-        its end.
+        """Run one job in one slot and return its result.
+
+        Its progress is reported at its end.
 
         Raises:
             ConfigError: The job holds secrets, or a machine of the cluster would write
@@ -70,9 +72,12 @@ class ClusterPool(Pool):
             CancelledError: :meth:`cancel` was called.
             TokenlakeError: The job itself raised this error.
         """
+        # 1. The job and the check of the machine, which leave this machine.
         line = to_line(job)
         preflight = self._preflight_of(job)
         check_open(line.decode())
+
+        # 2. The answer of a slot. A slot that raised is not used again.
         slot = self._borrow()
         try:
             answer = answer_of(self._nodes.ask(slot, preflight, line))
@@ -91,6 +96,7 @@ class ClusterPool(Pool):
             self._idle_slots.append(slot)
             self._changed.notify()
 
+        # 3. The result.
         if answer.progress and on_progress is not None:
             on_progress(answer.progress)
         if answer.error is not None:
@@ -114,18 +120,26 @@ class ClusterPool(Pool):
         self._nodes.close()
 
     def _preflight_of(self, job: Job) -> bytes:
-        """Return the line of the machine check before a unit; empty for a job that
-        builds no unit.
+        """Return the line of the machine check before a unit.
+
+        It is empty for a job that builds no unit.
         """
         if isinstance(job, EngineJob | PreflightJob | SignJob):
             return b""
+        # Units of texts need the same backend, other units only the same packages.
         source = ""
         engine = None
         if isinstance(job, UnitJob):
             source = job.source.name
             engine = job.engine
-        key = (job.store.url, job.dataset, str(job.version), source, engine or "")
-        if key not in self._preflights:
+        preflight_key = (
+            job.store.url,
+            job.dataset,
+            str(job.version),
+            source,
+            engine or "",
+        )
+        if preflight_key not in self._preflights:
             probe, chosen_engine = self._engine_choices.get(source, (None, NO_ENGINE))
             preflight = PreflightJob(
                 store=job.store,
@@ -135,21 +149,24 @@ class ClusterPool(Pool):
                 probe=probe,
                 engine=chosen_engine,
             )
-            self._preflights[key] = to_line(preflight)
-        return self._preflights[key]
+            self._preflights[preflight_key] = to_line(preflight)
+        return self._preflights[preflight_key]
 
     def _most_slots(self) -> int:
-        """Return the largest number of slots: one without room would wait for it,
-        and a unit with it.
+        """Return the largest number of slots.
+
+        A slot without room would wait for it, and a unit with it.
         """
         return max(1, min(self.workers, self._nodes.room()))
 
     def _start_slot(self) -> None:
+        """Start a slot; the caller holds the lock."""
         slot = self._nodes.start()
         self._slots.append(slot)
         self._idle_slots.append(slot)
 
     def _end_slot(self, slot: Any) -> None:
+        """End a slot that lost its worker or raised an error."""
         self._nodes.end(slot)
         # After `cancel` the slot is in no list.
         with self._changed, suppress(ValueError):
@@ -163,6 +180,8 @@ class ClusterPool(Pool):
                 if len(self._slots) < self._most_slots():
                     self._start_slot()
                 else:
+                    # The cluster may grow meanwhile, of which nothing tells this
+                    # thread.
                     self._changed.wait(_SECONDS_BETWEEN_LOOKS)
             if self._is_cancelled:
                 raise errors.CancelledError(

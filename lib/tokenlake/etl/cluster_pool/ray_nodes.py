@@ -19,8 +19,9 @@ slot has lost its room.
 
 @final
 class RayNodes:
-    """A Ray cluster whose slots are actors, with the resources that the configuration
-    reserves for each.
+    """Ray cluster whose slots are actors.
+
+    Each has the resources that the configuration reserves.
 
     Args:
         section: Section `ray` of the configuration.
@@ -38,6 +39,7 @@ class RayNodes:
             raise errors.MissingExtraError(
                 "the executor ray needs ray, which is not installed: pip install 'tokenlake[ray]'"
             ) from error
+        # 1. The cluster: that of the caller, that of the address, or a new one.
         self._ray: Any = ray
         self.workers = workers or section.num_workers
         self._is_own_cluster = not ray.is_initialized()
@@ -54,18 +56,22 @@ class RayNodes:
         if self._is_own_cluster:
             self._join(section)
 
+        # 2. The resources of a slot. Ray has parameters for processors and GPUs, and a
+        #    mapping for all others.
         reserved = {"CPU": 1.0, **(section.resources_per_worker or {})}
         if section.use_gpu:
             reserved["GPU"] = 1.0
-        self._reserved = {
-            name: amount for name, amount in reserved.items() if amount > 0
-        }
+        self._reserved: dict[str, float] = {}
+        other_resources: dict[str, float] = {}
+        for resource, amount in reserved.items():
+            if amount > 0:
+                self._reserved[resource] = amount
+            if resource not in ("CPU", "GPU"):
+                other_resources[resource] = amount
         self._require_room(reserved)
-        other_resources = {
-            name: amount
-            for name, amount in reserved.items()
-            if name not in ("CPU", "GPU")
-        }
+
+        # 3. The actor. Ray does not restart it, because a restarted one may not answer;
+        #    the pool starts a new one.
         self._actor: Any = ray.remote(Slot).options(
             num_cpus=reserved["CPU"],
             num_gpus=reserved.get("GPU", 0),
@@ -80,6 +86,7 @@ class RayNodes:
             "log_to_driver": False,
         }
         if not os.environ.get("RAY_ADDRESS"):
+            # A cluster of our own sends no usage statistics unless the user wants it.
             os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
             # Without an address, Ray joins any cluster that runs on this machine, and
             # refuses the other options.
@@ -91,12 +98,20 @@ class RayNodes:
         self._ray.init(**options)
 
     def _require_room(self, reserved: dict[str, float]) -> None:
-        """Require room for one slot: it would wait for its resources forever."""
+        """Check that the whole cluster has room for one slot.
+
+        A slot without room would wait for its resources forever.
+
+        Raises:
+            ConfigError: It has not.
+        """
         resources: dict[str, float] = self._ray.cluster_resources()
         shortages: list[str] = []
-        for name, amount in reserved.items():
-            if amount > resources.get(name, 0.0):
-                shortages.append(f"{name} {amount:g} of {resources.get(name, 0.0):g}")
+        for resource, amount in reserved.items():
+            if amount > resources.get(resource, 0.0):
+                shortages.append(
+                    f"{resource} {amount:g} of {resources.get(resource, 0.0):g}"
+                )
         if shortages:
             self.close()
             raise errors.ConfigError(
@@ -106,11 +121,11 @@ class RayNodes:
 
     def room(self) -> int:
         resources: dict[str, float] = self._ray.cluster_resources()
-        slots = [
-            int(resources.get(name, 0.0) / amount)
-            for name, amount in self._reserved.items()
-        ]
-        return min(slots, default=self.workers)
+        # The scarcest resource decides. Resources in use count, as slots have them.
+        slot_counts: list[int] = []
+        for resource, amount in self._reserved.items():
+            slot_counts.append(int(resources.get(resource, 0.0) / amount))
+        return min(slot_counts, default=self.workers)
 
     def start(self) -> Any:
         slot = self._actor.remote()
@@ -120,6 +135,7 @@ class RayNodes:
     def ask(self, slot: Any, preflight: bytes, line: bytes) -> bytes:
         try:
             answer = slot.run.remote(preflight, line)
+            # A slot that never answered may wait for room that the cluster has lost.
             while not self._ray.wait([answer], timeout=_SECONDS_BETWEEN_LOOKS)[0]:
                 has_answered = id(slot) in self._answered_slots
                 if not has_answered and len(self._live_slots) > self.room():

@@ -13,7 +13,7 @@ from tokenlake.etl.pool import WorkerPool
 
 @final
 class Slot:
-    """A worker process, owned by a process of the cluster."""
+    """Worker process, owned by a process of the cluster."""
 
     def __init__(self) -> None:
         self._pool = WorkerPool(1)
@@ -34,12 +34,13 @@ class Slot:
                 self._passed_preflights.add(preflight)
             result = self._pool.run(cast("Job", job_of(line)), progress.update)
         except errors.TokenlakeError as error:
-            return to_line(
-                WorkerAnswer(
-                    progress=dict(progress), rss=1, error=errors.to_json(error)
-                )
-            )
-        return to_line(WorkerAnswer(progress=dict(progress), rss=1, result=result))
+            # Errors travel as JSON, like results. An answer needs resident bytes, which
+            # nobody reads here.
+            error_fields = errors.to_json(error)
+            answer = WorkerAnswer(progress=dict(progress), rss=1, error=error_fields)
+        else:
+            answer = WorkerAnswer(progress=dict(progress), rss=1, result=result)
+        return to_line(answer)
 
     def close(self) -> None:
         """End the worker process."""
@@ -47,11 +48,11 @@ class Slot:
 
 
 class SlotLostError(Exception):
-    """The process or the node of a slot is gone. Never leaves this package."""
+    """The process or the node of a slot is gone. It never leaves this package."""
 
 
 class Nodes(Protocol):
-    """A cluster, in which slots are started.
+    """Cluster, in which slots are started.
 
     Attributes:
         workers: Number of slots that the cluster has room for.
@@ -60,8 +61,9 @@ class Nodes(Protocol):
     workers: int
 
     def room(self) -> int:
-        """Return the number of slots for which there is room now, existing ones
-        included: clusters grow and shrink.
+        """Return the number of slots for which there is room now.
+
+        It includes existing ones. Clusters grow and shrink.
         """
         ...
 
@@ -70,8 +72,10 @@ class Nodes(Protocol):
         ...
 
     def ask(self, slot: Any, preflight: bytes, line: bytes) -> bytes:
-        """Return a slot's answer to a job, see :meth:`Slot.run`; SlotLostError where
-        the slot is gone or was ended.
+        """Return a slot's answer to a job, see :meth:`Slot.run`.
+
+        Raises:
+            SlotLostError: The slot is gone or was ended.
         """
         ...
 

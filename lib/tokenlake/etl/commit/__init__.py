@@ -1,5 +1,4 @@
-"""From records of units to a version: units that need not be built again, and the one
-commit point.
+"""From records of units to a version: units that are reused, and the one commit point.
 
 Finished units of this claim and equal units of other versions are found again. Once
 every unit has its record and all other files are in place, the manifest appears.

@@ -48,6 +48,7 @@ def require_held(store: Store, layout: Layout, fingerprint: str) -> tuple[Claim,
 
 
 def _lost(layout: Layout) -> VersionConflictError:
+    """Return the error for a claim that this build has lost."""
     return VersionConflictError(
         f"{layout.claim} no longer exists or belongs to another build: gc removed it, because nothing under "
         f"{layout.prefix} changed during the grace period, or somebody else did. Nothing was committed; run the build "
@@ -65,16 +66,16 @@ def publish_preamble(store: Store, plan: Plan, layout: Layout) -> None:
 
 
 def publish_manifest(store: Store, layout: Layout, manifest: Manifest) -> None:
-    """Change the claim into a commit, and make the version visible; steps that were
-    done before are not repeated.
+    """Change the claim into a commit, and make the version visible.
 
-    The second copy of the manifest is written first: a version that is visible has
-    both.
+    Steps that were done before are not repeated. The second copy of the manifest is
+    written first: a version that is visible has both.
 
     Raises:
         VersionConflictError: gc swept the version, or another writer committed
             something else.
     """
+    # 1. Claim: from here on, gc needs a closing note to sweep the version.
     claim, claim_bytes = require_held(store, layout, manifest.fingerprint)
     try:
         store.swap(layout.claim, claim.turned("committing").to_bytes(), claim_bytes)
@@ -82,25 +83,30 @@ def publish_manifest(store: Store, layout: Layout, manifest: Manifest) -> None:
         # The swap of an equal build writes the same bytes, and raises nothing.
         require_held(store, layout, manifest.fingerprint)
         raise
-    data = manifest.to_bytes()
+
+    # 2. The copy, then the manifest, which is the commit.
+    manifest_bytes = manifest.to_bytes()
     try:
         # An equal build of another release may have left its own copy here, or may have
         # committed.
         store.put_new(
             layout.manifest_copy,
-            data,
+            manifest_bytes,
             replace_orphan=lambda: not store.exists(layout.manifest),
         )
-        store.put_new(layout.manifest, data)
+        store.put_new(layout.manifest, manifest_bytes)
     except VersionConflictError as error:
+        # A closing note in the place of the manifest says that gc was first.
         with contextlib.suppress(NotFoundError):
             if is_closing_note(store.read(layout.manifest), layout):
                 raise _lost(layout) from error
         raise
-    if store.read(layout.manifest_copy) != data:
+
+    # 3. The copy must be that of the manifest.
+    if store.read(layout.manifest_copy) != manifest_bytes:
         # Another build replaced the copy between the two writes, and cannot commit any
         # more.
-        store.put_new(layout.manifest_copy, data, replace_orphan=True)
+        store.put_new(layout.manifest_copy, manifest_bytes, replace_orphan=True)
 
 
 def commit_version(
@@ -126,12 +132,11 @@ def commit_version(
     """
     require_held(store, layout, plan.fingerprint)
     try:
-        return _commit(
-            store, plan, layout, records, _written_files(plan, layout, records, filed)
-        )
+        written_files = _written_files(plan, layout, records, filed)
+        return _commit(store, plan, layout, records, written_files)
     except (StoreError, IntegrityError):
-        # A file that gc deleted is missed in many ways; that the version was swept says
-        # more.
+        # A file that gc deleted causes many errors. The check of the claim raises the
+        # one that names the cause.
         require_held(store, layout, plan.fingerprint)
         raise
 
@@ -143,20 +148,22 @@ def _commit(
     records: Sequence[UnitRecord],
     written_files: Mapping[str, FileEntry],
 ) -> Manifest:
-    kept_files = _tidy(store, layout, written_files)
+    """Check the files and the account, and publish card and manifest."""
+    # 1. The files that the version consists of.
+    remaining_files = _tidy(store, layout, written_files)
     # Temporary names again: a worker whose parent was killed outlives it by a moment,
     # perhaps past the first sweep.
     store.sweep_temp(layout.prefix)
 
-    all_files = {**written_files, **kept_files}
-    other_files = {
-        path: entry
-        for path, entry in all_files.items()
-        if not path.startswith(f"{DATA}/")
-    }
+    # 2. The manifest without the card, which is made from it. The shards are listed by
+    #    their units.
+    all_files = {**written_files, **remaining_files}
+    other_paths = [path for path in all_files if not path.startswith(f"{DATA}/")]
+    other_files = {path: all_files[path] for path in other_paths}
     draft = draft_manifest(plan, layout.version, records, _sorted(other_files))
     draft.check(layout.manifest)
 
+    # 3. The card, and the manifest with its hash.
     card = render_card(draft).encode()
     # An equal build of another release may have committed meanwhile: its card stays.
     store.put_new(
@@ -173,6 +180,7 @@ def _commit(
 
 
 def _sorted(files: Mapping[str, FileEntry]) -> dict[str, FileEntry]:
+    """Return files in the order of their paths, so that equal builds are equal."""
     return dict(sorted(files.items()))
 
 
@@ -182,15 +190,17 @@ def _written_files(
     records: Sequence[UnitRecord],
     filed: Mapping[int, FileEntry],
 ) -> dict[str, FileEntry]:
-    """Return the size and hash of every file of the version except card and manifest,
-    by path.
+    """Return the size and hash of every file except card and manifest, by path.
 
     They are those of the bytes that were written.
     """
-    files = {path: FileEntry.of(data) for path, data in plan.preamble().items()}
+    files: dict[str, FileEntry] = {}
+    for path, content in plan.preamble().items():
+        files[path] = FileEntry.of(content)
     for record in records:
         for part in record.parts:
             files[part.path] = FileEntry(bytes=part.bytes, sha256=part.sha256)
+        # A record that an earlier session filed has the bytes that it gives again.
         entry = filed.get(record.unit)
         if entry is None:
             entry = FileEntry.of(record.to_bytes())
@@ -206,22 +216,26 @@ def _written_files(
 def _tidy(
     store: Store, layout: Layout, written_files: Mapping[str, FileEntry]
 ) -> dict[str, FileEntry]:
-    """Compare the version's folders with the written files; delete leftover data, and
-    return other files that stay.
+    """Compare the version's folders with the written files, and delete leftover data.
 
     A listing has names and sizes, which is enough: each object was read back when it
     was published. A file that the listing does not confirm is read. So is the preamble,
     the one thing that another release may have written over.
 
+    Returns:
+        Size and hash of the files that no unit of this build wrote, and that stay.
+
     Raises:
         NotFoundError, IntegrityError: A written file is missing, or was changed.
     """
+    # 1. One listing of each folder.
     sizes: dict[str, int] = {}
     for folder in (DATA, QUARANTINE, LEDGER, TOKENIZER):
         for info in store.list(layout.key(folder)):
             sizes[layout.path(info.key)] = info.size
 
-    kept_files: dict[str, FileEntry] = {}
+    # 2. Files that no unit wrote.
+    remaining_files: dict[str, FileEntry] = {}
     for path in sizes.keys() - written_files.keys():
         if path.startswith((f"{DATA}/", f"{QUARANTINE}/")):
             # A unit that was built again wrote fewer files; another writer may have
@@ -229,23 +243,26 @@ def _tidy(
             with contextlib.suppress(NotFoundError):
                 store.delete(layout.key(path))
         else:
-            kept_files[path] = store.digest(layout.key(path))
+            remaining_files[path] = store.digest(layout.key(path))
 
+    # 3. Files that units wrote.
     for path, entry in written_files.items():
         was_read_back = path.startswith((f"{DATA}/", f"{QUARANTINE}/", f"{LEDGER}/"))
         if not was_read_back or sizes.get(path) != entry.bytes:
             require_digest(store, layout.key(path), entry)
-    return kept_files
+    return remaining_files
 
 
 def committed_manifest(catalog: Catalog, layout: Layout) -> Manifest:
-    """Return the manifest of a committed version, whose files are checked by one
-    listing: by name and size.
+    """Return the manifest of a committed version, and check the files by a listing.
+
+    It has their names and sizes.
 
     Raises:
         IntegrityError: The manifest is damaged, or a file is missing or has another
             size.
     """
+    # 1. The sizes that are there, and those that the manifest expects.
     manifest = catalog.manifest(layout.dataset, layout.version)
     require_sizes(catalog.store, manifest)
     return manifest

@@ -1,5 +1,8 @@
-"""Units that need not be built again: those of this claim, and equal ones of other
-versions.
+"""Units that need not be built again: of this claim, or equal ones of other versions.
+
+A unit of another version is taken over by links to its files, or copies of them. For
+example, version 2 has the files of version 1 and one more. All units of version 1 have
+the same fingerprints in version 2, so only the units of the new file are built.
 """
 
 from __future__ import annotations
@@ -37,8 +40,7 @@ many unrecorded.
 def finished_records(
     catalog: Catalog, units: Sequence[PlannedUnit], dataset: str, version: int
 ) -> Iterator[UnitRecord]:
-    """Yield the records of this claim whose unit is the plan's and whose files are
-    intact.
+    """Yield the records of this claim that belong to the plan and have intact files.
 
     A damaged record, or one with damaged files, is deleted: its unit will be built
     again.
@@ -61,6 +63,7 @@ def finished_records(
                 raise IntegrityError(
                     f"{layout.ledger(index)}: not a unit of this build"
                 )
+            # Files are read only if the listing does not prove their bytes.
             for file in _files_of(record):
                 if listed_version.proof(file, index) is None:
                     require_digest(store, layout.key(file.path), file)
@@ -69,18 +72,19 @@ def finished_records(
             return None
         return record
 
-    records = in_order(intact_record, listed_version.units, store.at_once)
-    return (record for record in records if record is not None)
+    # Records are read in parallel, in the order of the units.
+    for record in in_order(intact_record, listed_version.units, store.at_once):
+        if record is not None:
+            yield record
 
 
 def adopted_records(
     catalog: Catalog, pending: Iterable[PlannedUnit], dataset: str, version: int
 ) -> Iterator[UnitRecord]:
-    """Take over pending units that other versions have built, and yield their records
-    in this version's ledger.
+    """Take over pending units that other versions have built, and yield their records.
 
-    Older versions are searched, newest first. A unit whose record or files are damaged
-    or gone is passed over.
+    The records are in the ledger of this version then. Older versions are searched,
+    newest first. A unit whose record or files are damaged or gone is passed over.
 
     Args:
         catalog: Catalog of the store.
@@ -88,40 +92,39 @@ def adopted_records(
         dataset: Name of the dataset.
         version: Number of the claimed version.
     """
-    wanted = {unit.fingerprint: unit.index for unit in pending}
+    wanted_units = {unit.fingerprint: unit.index for unit in pending}
     target = Layout(dataset, version)
-    other_versions = [
-        info.version for info in catalog.versions(dataset) if info.version != version
-    ]
-    other_versions.sort(reverse=True)
-    for other_version in other_versions[:_MOST_VERSIONS]:
-        if not wanted:
+    other_versions = {info.version for info in catalog.versions(dataset)} - {version}
+    for other_version in sorted(other_versions, reverse=True)[:_MOST_VERSIONS]:
+        if not wanted_units:
             return
         source = _ListedVersion(catalog.writable, Layout(dataset, other_version))
         for start in range(0, len(source.units), _UNITS_PER_STEP):
-            if not wanted:
+            if not wanted_units:
                 return
             units = source.units[start : start + _UNITS_PER_STEP]
-            for record in _adopt(source, units, wanted, target):
-                del wanted[record.fingerprint]
+            for record in _adopt(source, units, wanted_units, target):
+                del wanted_units[record.fingerprint]
                 yield record
 
 
 def _adopt(
     source: _ListedVersion,
     units: Sequence[int],
-    wanted: Mapping[str, int],
+    wanted_units: Mapping[str, int],
     target: Layout,
 ) -> list[UnitRecord]:
-    """Take over units of another version: all their files, and when these are durable
-    all their records.
+    """Take over units of another version.
+
+    All their files are linked. When these are durable, all their records are written.
 
     Args:
-        source: The other version.
+        source: Other version.
         units: Units of the other version that are looked at.
-        wanted: Index here of each wanted unit, by its fingerprint.
+        wanted_units: Index here of each wanted unit, by its fingerprint.
         target: Layout of this version.
     """
+    # 1. The records of units that are wanted here.
     store = source.store
 
     def read(unit: int) -> UnitRecord | Exception:
@@ -129,31 +132,41 @@ def _adopt(
 
     old_records: dict[str, UnitRecord] = {}
     for record in in_order(read, units, store.at_once):
-        if isinstance(record, UnitRecord) and record.fingerprint in wanted:
+        if isinstance(record, UnitRecord) and record.fingerprint in wanted_units:
             old_records[record.fingerprint] = record
 
+    # 2. The files of all units in one call: a bucket copies them in parallel, a folder
+    #    is synced once.
     new_records: list[UnitRecord] = []
     unit_of_link: dict[Link, int] = {}
     for fingerprint, old in old_records.items():
-        new = renamed_record(old, wanted[fingerprint])
+        new = renamed_record(old, wanted_units[fingerprint])
         new_records.append(new)
         for link in source.links(old, new, target):
             unit_of_link[link] = new.unit
 
     results = store.link_all(list(unit_of_link))
+
+    # 3. The records of units whose files were all linked.
     failed_units: set[int] = set()
     for unit, result in zip(unit_of_link.values(), results, strict=True):
         if isinstance(result, Exception):
             failed_units.add(unit)
-    adopted = [record for record in new_records if record.unit not in failed_units]
-    store.put_all({target.ledger(record.unit): record.to_bytes() for record in adopted})
+    adopted: list[UnitRecord] = []
+    ledger_files: dict[str, bytes] = {}
+    for record in new_records:
+        if record.unit not in failed_units:
+            adopted.append(record)
+            ledger_files[target.ledger(record.unit)] = record.to_bytes()
+    store.put_all(ledger_files)
     return adopted
 
 
 @final
 class _ListedVersion:
-    """A version as listings of its files describe it: a request for a thousand objects,
-    and none for each.
+    """Version as listings of its files describe it.
+
+    A listing is one request for a thousand objects.
 
     Attributes:
         store: Store of the version.
@@ -168,12 +181,17 @@ class _ListedVersion:
         for folder in (LEDGER, DATA, QUARANTINE):
             for info in store.list(layout.key(folder)):
                 self._infos[layout.path(info.key)] = info
-        units = [ledger_unit(path) for path in self._infos]
-        self.units = sorted(unit for unit in units if unit is not None)
+        self.units: list[int] = []
+        for path in self._infos:
+            unit = ledger_unit(path)
+            if unit is not None:
+                self.units.append(unit)
+        self.units.sort()
 
     def proof(self, file: ShardEntry | QuarantineEntry, unit: int) -> ObjectInfo | None:
-        """Return the storage's entry of a file where it proves the file's bytes; None
-        where they must be read.
+        """Return the storage's entry of a file if it proves the file's bytes.
+
+        The result is None if they must be read.
 
         A record is written after its files, and a bucket changes no object in place. So
         an object of the recorded size that is not younger than the record is the one
@@ -186,24 +204,19 @@ class _ListedVersion:
         """
         info = self._infos.get(file.path)
         record_info = self._infos.get(ledger_path(unit))
-        if (
-            info is None
-            or record_info is None
-            or not info.token
-            or info.size != file.bytes
-        ):
+        if info is None or record_info is None:
             return None
-        if (
-            info.modified is None
-            or record_info.modified is None
-            or info.modified > record_info.modified
-        ):
+        if not info.token or info.size != file.bytes:
+            return None
+        # Some storage gives no times.
+        if info.modified is None or record_info.modified is None:
+            return None
+        if info.modified > record_info.modified:
             return None
         return info
 
     def links(self, old: UnitRecord, new: UnitRecord, target: Layout) -> list[Link]:
-        """Return the links that make the files of a unit of this version those of
-        another version.
+        """Return the links from the files of a unit here to those of another version.
 
         Args:
             old: Record of the unit here.
@@ -214,6 +227,7 @@ class _ListedVersion:
         def has_no_record() -> bool:
             return not self.store.exists(target.ledger(new.unit))
 
+        # A file that is there already may be replaced while its unit has no record.
         links: list[Link] = []
         for old_file, new_file in zip(_files_of(old), _files_of(new), strict=True):
             link = Link(
@@ -229,6 +243,7 @@ class _ListedVersion:
 
 
 def _files_of(record: UnitRecord) -> list[ShardEntry | QuarantineEntry]:
+    """Return the files of a unit, shards and quarantine."""
     files: list[ShardEntry | QuarantineEntry] = list(record.parts)
     if record.quarantine is not None:
         files.append(record.quarantine)
@@ -236,9 +251,8 @@ def _files_of(record: UnitRecord) -> list[ShardEntry | QuarantineEntry]:
 
 
 def renamed_record(record: UnitRecord, unit: int) -> UnitRecord:
-    """Return a record as another version has it, in which the unit has another
-    index.
-    """
+    """Return a record as another version has it, with another index of the unit."""
+    # Paths have the index of the unit; the bytes of the files do not.
     parts: list[ShardEntry] = []
     for part in record.parts:
         path = shard_path(part.split, unit, part.part)
@@ -251,6 +265,7 @@ def renamed_record(record: UnitRecord, unit: int) -> UnitRecord:
 
 def remove_record(store: Store, layout: Layout, unit: int) -> None:
     """Remove the record of a unit, which may be gone already."""
+    # A request whose answer was lost may have deleted it.
     try:
         store.delete(layout.ledger(unit))
     except (NotFoundError, StoreError):

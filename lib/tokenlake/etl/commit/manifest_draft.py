@@ -1,4 +1,4 @@
-"""The manifest of a build, from its plan and the records of its units."""
+"""Manifest of a build, from its plan and the records of its units."""
 
 from __future__ import annotations
 
@@ -39,9 +39,11 @@ def draft_manifest(
     Raises:
         ConfigError: A list of documents to leave out left nothing out.
     """
+    # A mixture has the sources of its parents.
     names = [source.name for source in plan.build.sources]
     if plan.spec is not None:
         names = list(plan.spec.lengths)
+    # The check of exclusions raises an error before anything is visible.
     accounts = _accounts_of(records, names)
     plan.missed(accounts)
     shards: list[ShardEntry] = []
@@ -57,7 +59,7 @@ def draft_manifest(
         tokenizer=_tokenizer_facts(plan),
         files=tuple(shards),
         other_files=dict(other_files),
-        inputs=tuple(map(_input_entry, plan.inputs)),
+        inputs=tuple(_input_entry(file) for file in plan.inputs),
         accounts=accounts,
         parents=lineage(plan.parents),
         mixture=_mixture_record(plan, accounts, records),
@@ -68,10 +70,10 @@ def draft_manifest(
 def _tokenizer_facts(plan: Plan) -> dict[str, dict[str, Any]]:
     """Return the manifest's facts about the tokenizer of each source."""
     facts: dict[str, dict[str, Any]] = {}
-    for name, tokenizer in plan.tokenizers.items():
-        facts[name] = {
+    for source_name, tokenizer in plan.tokenizers.items():
+        facts[source_name] = {
             **tokenizer.facts,
-            "folder": plan.tokenizer_folders[name],
+            "folder": plan.tokenizer_folders[source_name],
             "eos_id": tokenizer.eos_id,
             "pad_id": tokenizer.pad_id,
             "append_eos": tokenizer.append_eos,
@@ -80,6 +82,8 @@ def _tokenizer_facts(plan: Plan) -> dict[str, dict[str, Any]]:
 
 
 def _input_entry(file: InputFile | InputFileEntry) -> InputFileEntry:
+    """Return the manifest's entry of an input file."""
+    # A build of stored versions has the entries of its parents.
     if isinstance(file, InputFileEntry):
         return file
     return InputFileEntry(
@@ -105,16 +109,13 @@ def _accounts_of(
         for source, account in record.by_source().items():
             if source in accounts or account.rows_read:
                 accounts.setdefault(source, []).append(account)
-    return {
-        source: Account.total(accounts_of_source)
-        for source, accounts_of_source in accounts.items()
-    }
+    return {source: Account.total(parts) for source, parts in accounts.items()}
 
 
 def _mixture_record(
     plan: Plan, accounts: Mapping[str, Account], records: Iterable[UnitRecord]
 ) -> MixtureRecord | None:
-    """Return the record of a plan's mixture; None where nothing is mixed.
+    """Return the record of a plan's mixture, None if nothing is mixed.
 
     The drawn rows and tokens are counted ones; the expected ones are in the plan. The
     manifest's check compares them.
@@ -124,29 +125,30 @@ def _mixture_record(
         accounts: Accounts of the sources, summed over all units.
         records: Records of all units.
     """
-    if (
-        plan.spec is None
-        or plan.forecast is None
-        or plan.build.mixture is None
-        or plan.out is None
-    ):
+    if plan.spec is None or plan.forecast is None:
         return None
-    packed_here = plan.level == "documents" and plan.out.pack is not None
-    ids: dict[str, int] = {}
-    rows: dict[str, int] = {}
-    for name, account in accounts.items():
-        ids[name] = drawn_ids(account, packed_here=packed_here)
-        rows[name] = account.rows_read
-    all_ids = sum(ids.values())
-    all_rows = sum(rows.values())
+    if plan.build.mixture is None or plan.out is None:
+        return None
+
+    # 1. The rows and tokens that were drawn of each source.
+    is_packed_here = plan.level == "documents" and plan.out.pack is not None
+    drawn_tokens: dict[str, int] = {}
+    drawn_rows: dict[str, int] = {}
+    for source_name, account in accounts.items():
+        drawn_tokens[source_name] = drawn_ids(account, packed_here=is_packed_here)
+        drawn_rows[source_name] = account.rows_read
+    all_tokens = sum(drawn_tokens.values())
+    all_rows = sum(drawn_rows.values())
+
+    # 2. Their shares, beside the expected ones of the plan.
     sources: dict[str, MixedSource] = {}
-    for name, forecast in plan.forecast.sources.items():
-        sources[name] = replace(
+    for source_name, forecast in plan.forecast.sources.items():
+        sources[source_name] = replace(
             forecast,
-            drawn_rows=rows[name],
-            drawn_tokens=ids[name],
-            achieved_rows=share(rows[name], all_rows),
-            achieved_tokens=share(ids[name], all_ids),
+            drawn_rows=drawn_rows[source_name],
+            drawn_tokens=drawn_tokens[source_name],
+            achieved_rows=share(drawn_rows[source_name], all_rows),
+            achieved_tokens=share(drawn_tokens[source_name], all_tokens),
         )
     return MixtureRecord(
         level=plan.level,

@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from tokenlake.config.stages import ObservabilityConfig
 
 
+# Before the plan.
+
+
 @dataclass(frozen=True, slots=True)
 class BuildRequested:
     """The configuration was read; the first event of a build that has one.
@@ -26,7 +29,7 @@ class BuildRequested:
 
 @dataclass(frozen=True, slots=True)
 class BuildStep:
-    """The next of several builds begins, where a configuration needs more than one.
+    """The next build begins, of a configuration that needs several.
 
     Attributes:
         number: Number of the build, from 1.
@@ -37,6 +40,9 @@ class BuildStep:
     number: int
     of: int
     what: str
+
+
+# The plan: these events come once or more for each source, and the last one once.
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +104,9 @@ class BuildPlanned:
     source_bytes: Mapping[str, int] = field(default_factory=dict[str, int])
 
 
+# Work that is no unit, and the choice of tokenizer backends.
+
+
 @dataclass(frozen=True, slots=True)
 class Phase:
     """Work began that has no progress of its own, such as the start of workers.
@@ -131,8 +140,9 @@ class EngineChosen:
 
 @dataclass(frozen=True, slots=True)
 class EngineCondemned:
-    """A backend differed from the reference; its units are built again with the
-    reference.
+    """A backend differed from the reference.
+
+    Its units are built again with the reference.
 
     Attributes:
         engine: Name of the backend.
@@ -143,6 +153,9 @@ class EngineCondemned:
     engine: str
     reason: str
     undone: tuple[UnitFinished, ...] = ()
+
+
+# The end.
 
 
 @dataclass(frozen=True, slots=True)

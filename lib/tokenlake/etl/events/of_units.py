@@ -12,7 +12,11 @@ from tokenlake.runtime.store.ledger import UnitRecord
 Done: TypeAlias = tuple[int, int, int]
 """Input bytes, documents and tokens that `UnitProgress` events of a unit add up to."""
 
+# Sums of a unit that has reported nothing.
 _NOTHING_DONE: Final[Done] = (0, 0, 0)
+
+
+# An attempt at a unit: its start, its progress, and one of two ends.
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +99,9 @@ class UnitFailed:
     source: str
     error: str
     steps: tuple[StepTime, ...] = ()
+
+
+# After an attempt that failed, unless the error is final.
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ from tokenlake.etl.events.of_units import (
     UnitStarted,
 )
 
+# In the order in which a build emits them.
 Event: TypeAlias = (
     BuildRequested
     | BuildStep

@@ -1,4 +1,4 @@
-"""The activity of this process: a worker reports each one before it begins it."""
+"""Activity of this process: a worker reports each one before it begins it."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ from typing import Any, Final, TypeAlias
 from tokenlake.etl.sources.inputs import InputFile
 
 Progress: TypeAlias = Callable[[dict[str, Any]], None]
-"""Receives increments of a job's bytes, documents and tokens and, at the end of the
-job, the times of its steps.
+"""Function that receives increments of a job's bytes, documents and tokens and, at the
+end of the job, the times of its steps.
 """
 
+# Lists of one entry, because a module's own names cannot be assigned in a function
+# without `global`.
 _listeners: Final[list[Callable[[str], None]]] = []
 """The one listener of this process, or none."""
 
@@ -33,6 +35,8 @@ def begin(what: str, file: InputFile, positions: Sequence[int] | Any = ()) -> No
         positions: Positions of the records that are processed, in their order; empty
             for the whole file.
     """
+    # Only a worker listens: a process of tests, or of one build without workers, does
+    # not format texts for nobody.
     if not _listeners:
         return
     records = ""

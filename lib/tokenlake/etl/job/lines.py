@@ -25,8 +25,10 @@ from tokenlake.etl.job.messages import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerAnswer:
-    """A line that a worker writes: any number with `progress`, then one with `rss` and
-    either `result` or `error`.
+    """Line that a worker writes.
+
+    A job has any number of lines with `progress`, then one with `rss` and either
+    `result` or `error`.
 
     Attributes:
         progress: Increments since the last line; any line may have them.
@@ -55,7 +57,7 @@ _CLASSES: Final[dict[str, Any]] = {
 
 
 class _Envelope(msgspec.Struct):
-    """The field that every message to a worker has."""
+    """Field that every message to a worker has."""
 
     op: str
 
@@ -78,6 +80,7 @@ def job_of(line: bytes) -> Job | SecretBlocks | WarmJob:
         WorkerError: The line has a job of another release, which this one does not
             know.
     """
+    # The field `op` names the class, with which the line is decoded and checked.
     try:
         envelope = decoder(_Envelope).decode(line)
         return decoder(_class_of(envelope.op)).decode(line)
@@ -94,10 +97,12 @@ def answer_of(line: bytes) -> WorkerAnswer:
     try:
         return decoder(WorkerAnswer).decode(line)
     except msgspec.DecodeError:
+        # Escaped bytes that are not UTF-8, as in `job_of`.
         return converted(json.loads(line), WorkerAnswer)
 
 
 def _class_of(op: str) -> Any:
+    """Return the class of a message, by its field `op`."""
     message_class = _CLASSES.get(op)
     if message_class is None:
         raise WorkerError(f"unknown job {op!r}; expected one of {', '.join(_CLASSES)}")

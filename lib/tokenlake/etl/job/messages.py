@@ -82,7 +82,9 @@ class RowsOut:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SecretBlocks:
-    """Values of secret blocks for the jobs that follow; a worker does not answer it.
+    """Values of secret blocks for the jobs that follow.
+
+    A worker does not answer this message.
 
     Attributes:
         values: Value of each block, by its name.
@@ -94,11 +96,10 @@ class SecretBlocks:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WarmJob:
-    """Load and import everything that the units of a source probably need; a worker
-    does not answer it.
+    """Load and import everything that the units of a source probably need.
 
     The tokenizer backend is not chosen yet. The loaded one is used if the gate chooses
-    it.
+    it. A worker does not answer this message.
 
     Attributes:
         store: Address of the store that has the tokenizer.
@@ -118,8 +119,9 @@ class WarmJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineJob:
-    """Choose the tokenizer backend of a source: static checks, then a probe on its
-    first documents.
+    """Choose the tokenizer backend of a source.
+
+    Static checks come first, then a probe on the first documents.
 
     Attributes:
         store: Address of the store that has the tokenizer.
@@ -205,9 +207,7 @@ class UnitJob(_Target):
 
     @property
     def tokenizer_json(self) -> str | None:
-        """The sha256 (hex) of ``tokenizer.json``; None where the tokenizer has no
-        such file.
-        """
+        """The sha256 (hex) of ``tokenizer.json``, None for a tokenizer without it."""
         return self.tokenizer_files.get("tokenizer.json")
 
 
@@ -238,11 +238,11 @@ class MixJob(_Target):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RepackJob(_Target):
-    """Pack the documents of one unit of a parent again, in their stored order, split by
-    split.
+    """Pack the documents of one unit of a parent again, in their stored order.
 
-    A unit of the parent becomes a unit. Greedy packing of stored tokens therefore gives
-    the same rows as packing the text at once would have given.
+    They are packed split by split. A unit of the parent becomes a unit. Greedy packing
+    of stored tokens therefore gives the same rows as packing the text at once would
+    have given.
 
     Attributes:
         parents_store: Address of the store of the parent; normally the store that the
@@ -265,8 +265,9 @@ class RepackJob(_Target):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SignJob:
-    """Make the signatures of one unit's documents, see
-    :mod:`tokenlake.etl.clean.signatures`.
+    """Make the signatures of one unit's documents.
+
+    See :mod:`tokenlake.etl.clean.signatures`.
 
     Attributes:
         store: Address of the store that they are written to.
@@ -287,8 +288,9 @@ class SignJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreflightJob:
-    """Check that the machine of a worker would write the bytes of a build; the answer
-    is empty, or an error.
+    """Check that the machine of a worker would write the bytes of a build.
+
+    The answer is empty, or an error.
 
     Attributes:
         store: Address of the store, in which the claim of the build must be found.

@@ -1,6 +1,4 @@
-"""The rows of a mixture in their order, opened from the description that a plan and
-its jobs carry.
-"""
+"""Rows of a mixture in their order, from the description in a plan and its jobs."""
 
 from __future__ import annotations
 
@@ -26,23 +24,29 @@ def open_stream(spec: MixtureSpec, group_rows: Mapping[str, Int64]) -> MixtureSt
         IntegrityError: A source has another number of rows than the mixture was planned
             with.
     """
-    for name, planned_rows in spec.lengths.items():
-        rows = int(group_rows[name].sum())
-        if rows != planned_rows:
+    # 1. The order is a function of the numbers of rows, so they must be the planned
+    #    ones.
+    for source_name, planned_rows in spec.lengths.items():
+        row_count = int(group_rows[source_name].sum())
+        if row_count != planned_rows:
             raise IntegrityError(
-                f"source {name!r} has {rows} rows; expected {planned_rows}, as planned"
+                f"source {source_name!r} has {row_count} rows; expected {planned_rows}, as planned"
             )
 
+    # 2. The order of each source.
     mixture = open_mixture(spec)
     order = spec.order
     source_orders: list[EpochOrder] = []
-    for name in mixture.names:
+    for source_name in mixture.names:
         # A source whose repetitions are limited may give only the first part of its
         # rows.
         usable_rows = shortened(
-            name, group_rows[name], order.kept.get(name), seed=order.seed
+            source_name,
+            group_rows[source_name],
+            order.kept.get(source_name),
+            seed=order.seed,
         )
         source_orders.append(
-            source_order(name, usable_rows, lanes=order.lanes, seed=order.seed)
+            source_order(source_name, usable_rows, lanes=order.lanes, seed=order.seed)
         )
     return MixtureStream(mixture, source_orders)

@@ -1,4 +1,8 @@
-"""Versions of the packages that decide the bytes of a build."""
+"""Versions of the packages that decide the bytes of a build.
+
+Machines of one build must have equal versions. They are no part of a version's
+identity: its manifest records them as `produced_by`.
+"""
 
 from __future__ import annotations
 
@@ -31,11 +35,12 @@ def produced_by(engine: str | None = None) -> dict[str, str]:
 
 
 def other_versions(wanted: Mapping[str, str]) -> list[str]:
-    """Return a phrase for each package whose version in this process differs; it would
-    write other bytes.
+    """Return a phrase for each package whose version in this process differs.
+
+    Such a process would write other bytes.
 
     Args:
-        wanted: Name and version of each package, as the plan was made with.
+        wanted: Name and version of each package with which the plan was made.
     """
     versions = {package: _version(package) for package in wanted}
     versions.update(produced_by())
@@ -49,6 +54,7 @@ def other_versions(wanted: Mapping[str, str]) -> list[str]:
 
 
 def _version(package: str) -> str:
+    """Return the version of a package, "unknown" if it is not installed."""
     try:
         return version(package)
     except PackageNotFoundError:

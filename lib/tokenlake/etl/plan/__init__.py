@@ -1,5 +1,6 @@
-"""From a configuration to a plan: inputs, units, tokenizers and what to expect,
-before anything is written.
+"""From a configuration to a plan: inputs, units, tokenizers and the expected size.
+
+Nothing is written.
 """
 
 from tokenlake.base.lazy_names import lazy_package

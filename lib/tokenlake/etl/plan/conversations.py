@@ -1,5 +1,4 @@
-"""Conversations: whether the rows of a source are some, and the chat template and
-fields that render them.
+"""Conversations: whether rows are some, and the template and fields to render them.
 
 A source whose configuration names no field of texts has conversations where these three
 are so:
@@ -27,14 +26,16 @@ from tokenlake.etl.tokenizers.files import TokenizerFiles
 def find_messages_field(
     source: ResolvedSource, files: Sequence[InputFile], rows: Rows | None
 ) -> str | None:
-    """Return the field of conversations; None where the rows of a source are texts, or
-    a field of texts is named.
+    """Return the field of conversations of a source, None if it has texts.
+
+    A source whose configuration names a field of texts has texts.
 
     Args:
         source: Source of the rows.
         files: Its input files.
         rows: First rows, where there are no files to read.
     """
+    # 1. The fields that may hold conversations.
     if "content_field" not in source.texts.left_open:
         return None
     fields = MESSAGES_FIELDS
@@ -42,6 +43,8 @@ def find_messages_field(
         fields = (source.content_field, *MESSAGES_FIELDS)
     elif not _may_hold_conversations(source, files):
         return None
+
+    # 2. The values of these fields in the first rows.
     first_rows = first_rows_of(source, files, rows)
     if len(first_rows) == 0:
         return None
@@ -55,8 +58,9 @@ def find_messages_field(
 
 
 def _may_hold_conversations(source: ResolvedSource, files: Sequence[InputFile]) -> bool:
-    """Return False where the formats or the columns of files rule conversations out,
-    without reading rows.
+    """Whether files may hold conversations, by their formats and columns.
+
+    No rows are read.
     """
     if not any(file.facts.nested for file in files):
         return False
@@ -66,20 +70,21 @@ def _may_hold_conversations(source: ResolvedSource, files: Sequence[InputFile]) 
     columns = columns_of_files(source, files[:1])
     if not columns:
         return True
-    return source.content_field not in columns[0] and not columns[0].isdisjoint(
-        MESSAGES_FIELDS
-    )
+    has_texts = source.content_field in columns[0]
+    has_conversations = not columns[0].isdisjoint(MESSAGES_FIELDS)
+    return has_conversations and not has_texts
 
 
 def _are_mostly_lists(values: Sequence[Any]) -> bool:
-    present = 0
-    lists = 0
+    """Whether at least half of some values are lists; missing ones do not count."""
+    value_count = 0
+    list_count = 0
     for value in values:
         if value is not None:
-            present += 1
+            value_count += 1
         if isinstance(value, list):
-            lists += 1
-    return 2 * lists > present
+            list_count += 1
+    return 2 * list_count > value_count
 
 
 def settle_chat(
@@ -89,8 +94,7 @@ def settle_chat(
     tokenizer: TokenizerFiles,
     rows: Rows | None,
 ) -> tuple[ResolvedSource, list[str]]:
-    """Return a source of conversations with its template and its fields, and notes on
-    them.
+    """Return a source of conversations with its template and fields, and notes.
 
     Args:
         source: Source of the rows.
@@ -106,12 +110,16 @@ def settle_chat(
     from tokenlake.etl.text.chat_renderer import ChatRenderer
     from tokenlake.etl.text.template_choice import chosen_template, templates_of
 
+    # 1. Options. A special token in a message would be mistaken for one of the
+    #    template.
     settings = source.tokenizer
     if "special_tokens_in_text" in source.texts.left_open:
         settings = replace(settings, special_tokens_in_text="fail")
     messages_field = chat.messages_field
     if not messages_field:
         messages_field = _require_messages_field(first_rows_of(source, files, rows))
+
+    # 2. The template, which is opened to find its errors before the build.
     chat = replace(
         chat,
         template=chosen_template(chat.template, tokenizer),
@@ -121,15 +129,17 @@ def settle_chat(
     renderer = ChatRenderer(chat, tokenizer, settings.special_tokens_in_text)
     source = replace(source, tokenizer=settings, texts=replace(source.texts, chat=chat))
 
+    # 3. Notes.
     notes: list[str] = []
     if chat.loss == "assistant" and not renderer.template.marked:
         notes.append(
             "the chat template has no generation marks; the assistant's turns are located, and verified, by "
             "rendering conversations again with markers in their place"
         )
-    other_templates = [
-        name for name, text in templates_of(tokenizer).items() if text != chat.template
-    ]
+    other_templates: list[str] = []
+    for template_name, template in templates_of(tokenizer).items():
+        if template != chat.template:
+            other_templates.append(template_name)
     if other_templates:
         names = ", ".join(other_templates)
         notes.append(
@@ -139,8 +149,10 @@ def settle_chat(
 
 
 def _require_messages_field(rows: Rows) -> str:
-    """Return the first usual field of conversations that has a value in the rows;
-    ConfigError where none has.
+    """Return the first usual field of conversations that has a value in the rows.
+
+    Raises:
+        ConfigError: None has one.
     """
     for field in MESSAGES_FIELDS:
         if any(value is not None for value in rows.values(field)):
@@ -157,17 +169,23 @@ def _require_messages_field(rows: Rows) -> str:
 def _tools_field(
     source: ResolvedSource, field: str | None, files: Sequence[InputFile]
 ) -> str | None:
-    """Return the field of tools; None where no file has it.
+    """Return the field of tools, None if no file has it.
 
-    A column can only be read where it is, so that a field that only some of the files
-    have is an error.
+    A column can only be read where it is. So a field that only some files have is an
+    error.
+
+    Raises:
+        ConfigError: Only some of the files have the field.
     """
     if source.texts.rows_change or field is None:
         return field
     columns = columns_of_files(source, files)
     if not columns:
         return field
-    files_with_field = sum(1 for names in columns if field in names)
+    files_with_field = 0
+    for names in columns:
+        if field in names:
+            files_with_field += 1
     if files_with_field == 0:
         return None
     if files_with_field < len(columns):

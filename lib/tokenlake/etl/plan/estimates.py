@@ -1,10 +1,10 @@
-"""The expected size of a plan's output, from a sample of its inputs.
+"""Expected size of a plan's output, from a sample of its inputs.
 
-A few places of each source are read (see :mod:`tokenlake.etl.plan.sampling`), and what
-they hold is built as a unit would build it, in a temporary folder. Documents and text
-per byte of input come from all that was read, tokens per byte of text, bytes on disk
-per token and the share that counts toward the loss from the part of it that is built.
-Nothing is written to the store, and the result is the same every time.
+A few places of each source are read (see :mod:`tokenlake.etl.plan.sampling`), and the
+documents there are built as a unit would build them, in a temporary folder. Documents
+and text per byte of input come from all that was read, tokens per byte of text, bytes
+on disk per token and the share that counts toward the loss from the part of it that is
+built. Nothing is written to the store, and the result is the same every time.
 
 The part that is built is as large as the tokenizer backend that the build will probably
 choose can encode in about a second: 16 MiB, or 1 MiB with the reference. It is not
@@ -71,7 +71,8 @@ _STORED_ERROR: Final = 0.08
 compress otherwise.
 """
 
-# Columns of the quantities that are estimated.
+# Columns of the quantities that are estimated: documents, rows, long documents, tokens,
+# tokens that long documents lose, bytes on disk, tokens that count toward the loss.
 _DOCUMENTS, _ROWS, _LONG, _TOKENS, _DROPPED, _STORED, _LOSS = range(7)
 _QUANTITIES: Final = 7
 
@@ -130,12 +131,15 @@ def estimate(plan: Plan) -> dict[str, Estimate]:
 
 
 def total(estimates: dict[str, Estimate]) -> Estimate:
-    """Return the sum of the estimates of all sources, whose errors are independent
-    of each other.
+    """Return the sum of the estimates of all sources.
+
+    Their errors are independent of each other.
     """
     sums: dict[str, int | None] = {}
     for field in fields(Estimate):
         values = [getattr(part, field.name) for part in estimates.values()]
+        # A number that is unknown for one source is unknown for all together. Of
+        # independent errors, the squares add up.
         if None in values:
             sums[field.name] = None
         elif not field.name.endswith("_margin"):
@@ -147,30 +151,36 @@ def total(estimates: dict[str, Estimate]) -> Estimate:
 
 def _of_source(plan: Plan, source: ResolvedSource) -> Estimate:
     """Return the estimate for one source, the sum over the kinds of its files."""
-    recipe = Recipe(
-        replace(source, on_bad_record="quarantine"),
-        plan.tokenizers[source.name].files,
-    )
+    # 1. The quantities. A bad record does not end an estimate.
+    lenient_source = replace(source, on_bad_record="quarantine")
+    recipe = Recipe(lenient_source, plan.tokenizers[source.name].files)
     try:
-        totals, margins, lengths = _totals_of_source(
-            plan, source, recipe, _likely_encoder(source, recipe, plan)
-        )
+        encoder = _likely_encoder(source, recipe, plan)
+        totals, margins, lengths = _totals_of_source(plan, source, recipe, encoder)
     except EngineMismatchError:
-        totals, margins, lengths = _totals_of_source(
-            plan, source, recipe, _encoder(source, recipe, plan, REFERENCE)
-        )
+        encoder = _encoder(source, recipe, plan, REFERENCE)
+        totals, margins, lengths = _totals_of_source(plan, source, recipe, encoder)
     documents, rows, long, tokens, dropped, stored, loss = totals.tolist()
+
+    # 2. The number of shards.
     output = math.ceil(stored)
-    units = [
-        unit
-        for unit in plan.units
-        if isinstance(unit, TextUnit) and unit.source == source.name
-    ]
-    files = sum(unit.files or 1 for unit in units) * len(source.split_names)
-    if any(unit.files is None for unit in units):
+    files = 0
+    has_open_number = False
+    for unit in _units_of(plan, source):
+        files += (unit.files or 1) * len(source.split_names)
+        if unit.files is None:
+            has_open_number = True
+    if has_open_number:
         files += output // plan.build.max_shard_size
+    # 3. Rows. Packing depends on the lengths of the documents.
     if plan.build.pack is not None and not source.has_whole_rows:
+        units = _units_of(plan, source)
         rows = _packed_rows(plan.build.pack, source, units, documents, lengths)
+
+    # 4. Whole numbers.
+    loss_tokens = None
+    if plan.build.loss_mask:
+        loss_tokens = round(loss)
     return Estimate(
         documents=round(documents),
         tokens=round(tokens),
@@ -179,7 +189,7 @@ def _of_source(plan: Plan, source: ResolvedSource) -> Estimate:
         files=files,
         long_documents=round(long),
         dropped_tokens=round(dropped),
-        loss_tokens=round(loss) if plan.build.loss_mask else None,
+        loss_tokens=loss_tokens,
         documents_margin=margins[_DOCUMENTS],
         tokens_margin=margins[_TOKENS],
         output_bytes_margin=margins[_STORED],
@@ -218,37 +228,47 @@ def _packed_rows(
 def _totals_of_source(
     plan: Plan, source: ResolvedSource, recipe: Recipe, encoder: Encoder
 ) -> tuple[Floats, list[int | None], list[LengthSample]]:
-    """Return the quantities of a source, float64[7], their margins, and the lengths of
-    its sampled documents.
+    """Return the quantities of a source, their margins, and its documents' lengths.
+
+    Returns:
+        Quantities, float64[7]; margins; and the lengths of its sampled documents.
     """
-    units = [
-        unit
-        for unit in plan.units
-        if isinstance(unit, TextUnit) and unit.source == source.name
-    ]
+    # The kinds of files are sampled apart, so the squares of their margins add up.
     totals = np.zeros(_QUANTITIES)
-    squares = np.zeros(_QUANTITIES)  # of the margins
+    squares = np.zeros(_QUANTITIES)
     samples: list[LengthSample] = []
-    for stratum in strata_of(units).values():
+    for stratum in strata_of(_units_of(plan, source)).values():
         kind_totals, kind_margins, lengths = _of_stratum(
             plan, source, stratum, recipe, encoder
         )
         totals += kind_totals
         squares += kind_margins**2
         samples.append(LengthSample(lengths, float(kind_totals[_TOKENS])))
-    # What the model leaves out adds to what the sample cannot say.
+    # Errors of the model add to those of the sample.
     squares[_TOKENS] += (_TOKENS_ERROR * totals[_TOKENS]) ** 2
     squares[_STORED] += (_STORED_ERROR * totals[_STORED]) ** 2
-    margins = [
-        None if math.isnan(square) else math.ceil(math.sqrt(square))
-        for square in squares.tolist()
-    ]
+    margins: list[int | None] = []
+    for square in squares.tolist():
+        if math.isnan(square):
+            margins.append(None)
+        else:
+            margins.append(math.ceil(math.sqrt(square)))
     return totals, margins, samples
 
 
+def _units_of(plan: Plan, source: ResolvedSource) -> list[TextUnit]:
+    """Return the units of a source of texts."""
+    units: list[TextUnit] = []
+    for unit in plan.units:
+        if isinstance(unit, TextUnit) and unit.source == source.name:
+            units.append(unit)
+    return units
+
+
 def _likely_encoder(source: ResolvedSource, recipe: Recipe, plan: Plan) -> Encoder:
-    """Return the encoder that a build of the sample would choose, or the reference
-    where that one does not load.
+    """Return the encoder that a build of the sample would choose.
+
+    It is the reference if that one does not load.
     """
     try:
         return likely_encoder(
@@ -292,17 +312,24 @@ def _of_stratum(
     5. Add the places up where they are the whole, otherwise take the mean of their
        rates for it.
     """
+    # 1. The places, and the documents of each that are built.
     places, is_whole = read_sample(stratum, recipe)
-    if not any(place.documents for place in places):
+    document_count = sum(place.documents for place in places)
+    if document_count == 0:
         no_lengths = np.empty(0, np.int64)
         return np.zeros(_QUANTITIES), np.zeros(_QUANTITIES), no_lengths
     batch_count = sum(len(place.batches) for place in places)
-    sample_bytes = _SAMPLE_BYTES if encoder.engine == REFERENCE else _FAST_SAMPLE_BYTES
+    sample_bytes = _FAST_SAMPLE_BYTES
+    if encoder.engine == REFERENCE:
+        sample_bytes = _SAMPLE_BYTES
     share = max(_LEAST_BYTES, sample_bytes // batch_count)
     samples = [_samples_of(place, share) for place in places]
+
+    # 2. and 3. Tokens per byte of all samples together, and of each against the mean.
     built = _built(plan, source, recipe, encoder, list(chain.from_iterable(samples)))
     densities = _relative_densities(samples, encoder)
 
+    # 4. The quantities of each place.
     quantities = np.zeros((len(places), _QUANTITIES))
     lengths_of_places: list[Int64] = []
     around = len(encoder.prefix) + len(encoder.suffix)
@@ -318,54 +345,95 @@ def _of_stratum(
     packed_lengths = np.concatenate(lengths_of_places)
     quantities[:, _STORED] = quantities[:, _TOKENS] * built.bytes_per_token
     quantities[:, _LOSS] = quantities[:, _TOKENS] * built.loss_share
-    if is_whole:
-        # All is counted but the tokens of the texts that are not in the sample.
-        totals = quantities.sum(axis=0)
-        all_bytes = sum(
-            batch.documents.text_bytes for place in places for batch in place.batches
-        )
-        uncounted = max(0.0, 1.0 - built.text_bytes / max(1, all_bytes))
-        error = standard_errors(densities[:, None])[0] if uncounted else 0.0
-        margins = np.zeros(_QUANTITIES)
-        margins[[_TOKENS, _STORED]] = (
-            RANGE_WIDTH * error * math.sqrt(uncounted) * totals[[_TOKENS, _STORED]]
-        )
-        return totals, margins, packed_lengths
 
-    rates = quantities / np.array([[place.bytes_read] for place in places], np.float64)
-    windows = np.array([[place.window_bytes] for place in places], np.float64)
-    counts = [_DOCUMENTS, _ROWS, _LONG]
-    ends = np.array([[place.ends_per_row] for place in places], np.float64)
-    rates[:, counts] = quantities[:, counts] * ends / windows
-    totals, margins = totals_of_places(rates, stratum.weight)
-    if stratum.records is not None and totals[_DOCUMENTS] > 0:
-        # The files state their records: only the share of them that become documents is
-        # unknown.
-        rows_read = sum(place.rows_read for place in places)
-        documents = sum(place.documents for place in places)
-        known = stratum.records * documents / max(rows_read, 1)
-        totals[counts] *= known / totals[_DOCUMENTS]
-        margins[counts] = 0.0
+    # 5. The whole stratum, from its places.
+    if is_whole:
+        totals, margins = _sums_of_places(quantities, places, built, densities)
+    else:
+        totals, margins = _extrapolated(quantities, places, stratum)
     return totals, margins, packed_lengths
 
 
+def _sums_of_places(
+    quantities: Floats,
+    places: Sequence[PlaceSample],
+    built: _BuiltSample,
+    densities: Floats,
+) -> tuple[Floats, Floats]:
+    """Return the totals of places that are the whole stratum, and their margins.
+
+    Everything is counted except the tokens of the texts that were not built.
+
+    Args:
+        quantities: float64[places, 7].
+        places: Places of the stratum.
+        built: Figures of the part that was built.
+        densities: float64[places], tokens per byte against the mean.
+    """
+    totals = quantities.sum(axis=0)
+    all_bytes = 0
+    for place in places:
+        for batch in place.batches:
+            all_bytes += batch.documents.text_bytes
+    uncounted_share = max(0.0, 1.0 - built.text_bytes / max(1, all_bytes))
+    margins = np.zeros(_QUANTITIES)
+    if uncounted_share:
+        error = standard_errors(densities[:, None])[0]
+        relative_margin = RANGE_WIDTH * error * math.sqrt(uncounted_share)
+        for quantity in (_TOKENS, _STORED):
+            margins[quantity] = relative_margin * totals[quantity]
+    return totals, margins
+
+
+def _extrapolated(
+    quantities: Floats, places: Sequence[PlaceSample], stratum: Stratum
+) -> tuple[Floats, Floats]:
+    """Return the totals of a stratum of which some places were read, and the margins.
+
+    Args:
+        quantities: float64[places, 7].
+        places: Places of the stratum that were read.
+        stratum: Whole stratum.
+    """
+    # 1. Rates per byte of input. Documents are counted by the ends of lines in a
+    #    window.
+    bytes_read = np.array([[place.bytes_read] for place in places], np.float64)
+    window_bytes = np.array([[place.window_bytes] for place in places], np.float64)
+    ends_per_row = np.array([[place.ends_per_row] for place in places], np.float64)
+    rates = quantities / bytes_read
+    counts = [_DOCUMENTS, _ROWS, _LONG]
+    rates[:, counts] = quantities[:, counts] * ends_per_row / window_bytes
+    totals, margins = totals_of_places(rates, stratum.weight)
+
+    # 2. If the files state their records, only the share of these that become documents
+    #    is unknown.
+    if stratum.records is not None and totals[_DOCUMENTS] > 0:
+        rows_read = sum(place.rows_read for place in places)
+        documents = sum(place.documents for place in places)
+        expected_documents = stratum.records * documents / max(rows_read, 1)
+        totals[counts] *= expected_documents / totals[_DOCUMENTS]
+        margins[counts] = 0.0
+    return totals, margins
+
+
 def _samples_of(place: PlaceSample, share: int) -> list[Prepared]:
-    """Return about `share` bytes of the documents of each batch, as records that
-    were read without a fault.
+    """Return about `share` bytes of the documents of each batch.
+
+    They count as records that were read without a fault.
     """
     samples: list[Prepared] = []
     for batch in place.batches:
         if not len(batch.documents):
             continue
         documents = sample_of(batch.documents, share)
-        rows = (
-            len(documents) if documents.extra is None else int((~documents.extra).sum())
+        # A record may give several documents, of which all but one are extra.
+        row_count = len(documents)
+        if documents.extra is not None:
+            row_count = int((~documents.extra).sum())
+        sample = Prepared(
+            documents=documents, files=batch.files, rows_read=row_count, bytes_read=0
         )
-        samples.append(
-            Prepared(
-                documents=documents, files=batch.files, rows_read=rows, bytes_read=0
-            )
-        )
+        samples.append(sample)
     return samples
 
 
@@ -383,38 +451,36 @@ def _quantities(
     around: int,
     added_tokens: float,
 ) -> Floats:
-    """Return the quantities of a place, float64[7]; bytes on disk and tokens of the
-    loss are left at 0.
+    """Return the quantities of a place: float64[7].
+
+    Bytes on disk and tokens of the loss are left at 0.
     """
     options = source.tokenizer
+
+    # 2. The policy for long documents. A preference has several texts.
     if source.texts.preference is not None:
         # Each text comes with its prompt; special tokens are few.
         weights = np.array(text_weights(source.texts.preference.method), np.float64)
         counted = _counted(lengths.reshape(-1, len(weights)), weights, options, 0, 1)
     else:
         counted = _counted(lengths[:, None], np.ones(1), options, around, added_tokens)
-    rows, long, tokens, dropped = counted
-    return np.array(
-        [
-            place.documents,
-            place.documents * rows,
-            place.documents * long,
-            tokens,
-            dropped,
-            0.0,
-            0.0,
-        ]
-    )
+    rows_per_document, long_share, tokens, dropped_tokens = counted
+    quantities = np.zeros(_QUANTITIES)
+    quantities[_DOCUMENTS] = place.documents
+    quantities[_ROWS] = place.documents * rows_per_document
+    quantities[_LONG] = place.documents * long_share
+    quantities[_TOKENS] = tokens
+    quantities[_DROPPED] = dropped_tokens
+    return quantities
 
 
 def _relative_densities(
     samples: Sequence[Sequence[Prepared]], encoder: Encoder
 ) -> Floats:
-    """Return the tokens per byte of text at each place, in the mean of all samples: 1.1
-    is a tenth more.
+    """Return the tokens per byte of text at each place, against the mean: float64[n].
 
-    Ids are as long everywhere. Conversations and prompts count as 1: their tokens
-    cannot be encoded without their structure.
+    1.1 is a tenth more than the mean. Ids are as long everywhere. Conversations and
+    prompts count as 1: their tokens cannot be encoded without their structure.
     """
     tokens = np.zeros(len(samples))
     sizes = np.zeros(len(samples))
@@ -426,8 +492,9 @@ def _relative_densities(
             sizes[index] += batch.documents.text_bytes
     if not tokens.sum():
         return np.ones(len(samples))
-    mean = tokens.sum() / sizes.sum()
-    densities = tokens / np.maximum(sizes, 1) / mean
+    # A place without text is like the mean.
+    mean_density = tokens.sum() / sizes.sum()
+    densities = tokens / np.maximum(sizes, 1) / mean_density
     densities[sizes == 0] = 1.0
     return densities
 
@@ -461,15 +528,17 @@ def _built(
     encoder: Encoder,
     batches: Sequence[Prepared],
 ) -> _BuiltSample:
-    """Build batches of documents as a unit does, in a temporary folder, and return
-    its figures.
+    """Build batches of documents as a unit does, and return the figures.
+
+    The files are written to a temporary folder.
     """
-    first = next(unit for unit in plan.units if unit.source == source.name)
+    # 1. The job of the first unit, with a store in that folder, and without limits.
+    first_unit = next(unit for unit in plan.units if unit.source == source.name)
     layout = Layout(plan.build.name, 1)
     with TemporaryDirectory(prefix="tokenlake-plan-") as folder:
         address = StoreAddress(folder)
         store = open_store(address)
-        job = cast("UnitJob", plan.job(first, address, layout, encoder.engine))
+        job = cast("UnitJob", plan.job(first_unit, address, layout, encoder.engine))
         job = replace(
             job,
             source=replace(job.source, on_bad_record="quarantine"),
@@ -479,6 +548,7 @@ def _built(
             bad_budget=sum(len(batch.documents) for batch in batches),
         )
 
+        # 2. The unit, which reads the sample in the place of its ranges.
         def read_sample_alone(_: Sequence[FileRange]) -> Iterator[Prepared]:
             yield from batches
 
@@ -487,27 +557,32 @@ def _built(
         ).build()
         loss_tokens = 0
         if plan.build.loss_mask:
-            files = [Path(folder, layout.key(part.path)) for part in record.parts]
-            loss_tokens = sum(_loss_tokens(file) for file in files)
+            for part in record.parts:
+                loss_tokens += _loss_tokens(Path(folder, layout.key(part.path)))
 
+    # 3. The figures.
     stored_tokens = sum(part.tokens for part in record.parts)
     stored_bytes = sum(part.bytes for part in record.parts)
     account = record.account
     tokens_per_byte = account.tokens / max(1, account.text_bytes)
     if source.tokens is not None:
+        # The "text" of imported ids is their bytes.
         tokens_per_byte = 1 / ID_BYTES
+    loss_share = 1.0
+    if plan.build.loss_mask:
+        loss_share = loss_tokens / max(1, stored_tokens)
     return _BuiltSample(
         text_bytes=account.text_bytes,
         tokens_per_byte=tokens_per_byte,
         added_tokens=(account.bos + account.eos) / max(1, account.documents),
         bytes_per_token=stored_bytes / max(1, stored_tokens),
-        loss_share=loss_tokens / max(1, stored_tokens) if plan.build.loss_mask else 1.0,
+        loss_share=loss_share,
     )
 
 
-def _loss_tokens(file: Path) -> int:
+def _loss_tokens(shard_path: Path) -> int:
     """Return the number of tokens of a shard that count toward the loss."""
-    column: Any = pq.read_table(file, columns=["loss_mask"]).column(0)
+    column: Any = pq.read_table(shard_path, columns=["loss_mask"]).column(0)
     return pc.sum(pc.list_flatten(column)).as_py() or 0
 
 
@@ -518,34 +593,43 @@ def _counted(
     around: int,
     added: float,
 ) -> tuple[float, float, float, float]:
-    """What the policy makes of documents: rows and long documents in the mean, ids that
-    are written and dropped.
+    """Return the rows and ids of documents under the policy for long documents.
 
     Args:
-        lengths: float64[n, texts], tokens of each, without special tokens.
-        weights: float64[texts], how often the ids of each count.
-        around: special tokens of a document that count for `max_length`.
-        added: ids that are put around a document, in the mean.
+        lengths: float64[n, texts], tokens of each text, without special tokens.
+        weights: float64[texts], number of times that the ids of each text are written.
+        options: Options of the tokenizer, with the policy.
+        around: Special tokens of a document that count for `max_length`.
+        added: Mean number of ids that are put around a document.
+
+    Returns:
+        Mean number of rows of a document; share of long documents; number of ids that
+        are written; and number of ids that are dropped.
     """
-    room = max(1, options.max_length - around)
+    # 1. Long documents. The longest text of a preference decides.
+    most_tokens = max(1, options.max_length - around)
     longest = lengths.max(axis=1)
-    long = (
-        longest > room
-        if options.long_documents != "keep"
-        else np.zeros(len(lengths), np.bool_)
-    )
-    pieces, kept = np.ones(len(lengths)), lengths
+    is_long = np.zeros(len(lengths), np.bool_)
+    if options.long_documents != "keep":
+        is_long = longest > most_tokens
+
+    # 2. The pieces of each document, and the tokens that remain.
+    pieces = np.ones(len(lengths))
+    remaining = lengths
     if options.long_documents == "truncate":
-        kept = np.minimum(lengths, room)
+        remaining = np.minimum(lengths, most_tokens)
     elif options.long_documents == "split":
-        pieces = np.ceil(np.maximum(longest, 1) / room)
+        pieces = np.ceil(np.maximum(longest, 1) / most_tokens)
     elif options.long_documents == "drop":
-        pieces, kept = pieces * ~long, lengths * ~long[:, None]
-    written = float((kept @ weights + pieces * added).sum())
-    dropped = float(((lengths - kept) @ weights).sum())
+        pieces = pieces * ~is_long
+        remaining = lengths * ~is_long[:, None]
+
+    # 3. The ids. Each piece gets its special tokens.
+    written = float((remaining @ weights + pieces * added).sum())
+    dropped = float(((lengths - remaining) @ weights).sum())
     return (
         float(pieces.mean()),
-        float(long.mean()),
+        float(is_long.mean()),
         max(0.0, written),
         max(0.0, dropped),
     )

@@ -52,7 +52,7 @@ _ADVICE: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Exclusion:
-    """One list, matched with the files of all sources that name it.
+    """List of documents, matched with the files of all sources that name it.
 
     Attributes:
         path: Path of the list.
@@ -69,20 +69,18 @@ class Exclusion:
 
     def notes(self) -> list[str]:
         """Return the plan's notes on entries that match nothing."""
-        notes = [
-            f"exclude {self.path!r}: {reason}"
-            for reason in self.unmatched[:_MOST_SHOWN]
-        ]
-        hidden = len(self.unmatched) - _MOST_SHOWN
-        if hidden > 0:
+        notes: list[str] = []
+        for reason in self.unmatched[:_MOST_SHOWN]:
+            notes.append(f"exclude {self.path!r}: {reason}")
+        hidden_count = len(self.unmatched) - _MOST_SHOWN
+        if hidden_count > 0:
             notes.append(
-                f"exclude {self.path!r}: {hidden} more entries match no document"
+                f"exclude {self.path!r}: {hidden_count} more entries match no document"
             )
         return notes
 
     def missed(self, accounts: Mapping[str, Account]) -> list[str]:
-        """Return notes on entries that left out no document, according to a finished
-        build.
+        """Return notes on entries that left out no document of a finished build.
 
         Args:
             accounts: Account of each source.
@@ -90,19 +88,20 @@ class Exclusion:
         Raises:
             ConfigError: The list left nothing out.
         """
-        wanted = 0
+        # The audit counts the records that were left out. It does not say which.
+        entry_count = 0
         left_out = 0
         for source, positions in self.positions.items():
             left_out += accounts[source].filtered.get("excluded", 0)
             for positions_of_file in positions.values():
-                wanted += len(positions_of_file)
-        if left_out == wanted:
+                entry_count += len(positions_of_file)
+        if left_out == entry_count:
             return []
         if left_out == 0 and not self.seen:
             raise _matches_nothing(self.path, "no record has these positions")
         return [
-            f"exclude {self.path!r}: {wanted - left_out} of {wanted} entries left out no document: no record begins "
-            "there, or it was already left out or bad"
+            f"exclude {self.path!r}: {entry_count - left_out} of {entry_count} entries left out no document: no "
+            "record begins there, or it was already left out or bad"
         ]
 
 
@@ -123,11 +122,13 @@ def match_exclusions(
             nothing.
         InputChangedError: An input is not what was listed.
     """
+    # 1. A list that several sources name is read once.
     sources_of_lists: dict[str, list[ResolvedSource]] = defaultdict(list)
     for source in sources:
         if source.exclude is not None:
             sources_of_lists[source.exclude].append(source)
 
+    # 2. A list must match something.
     exclusions: list[Exclusion] = []
     for path, sources_of_list in sources_of_lists.items():
         exclusion = _match_list(path, sources_of_list, ranges, threads)
@@ -138,6 +139,7 @@ def match_exclusions(
 
 
 def _matches_nothing(path: str, reason: str) -> ConfigError:
+    """Return the error for a list that leaves nothing out."""
     return ConfigError(
         f"exclude {path!r} matches no document: {reason}. {_ADVICE}", file=path
     )
@@ -146,46 +148,49 @@ def _matches_nothing(path: str, reason: str) -> ConfigError:
 def of_unit(
     ranges: Iterable[FileRange], positions: Positions, passed: dict[int, int | None]
 ) -> Positions:
-    """Return the positions that are left out of a unit: a takedown changes no other
-    unit.
+    """Return the positions that are left out of a unit.
+
+    A takedown then changes no other unit.
 
     Args:
         ranges: Ranges of the unit.
         positions: Positions that are left out of the source.
-        passed: Number of records before these ranges, by file id; None where it is
-            unknown. Updated, so that the next unit can be passed.
+        passed: Number of records before these ranges, by file id; None if it is
+            unknown. It is updated for the next unit.
     """
     positions_of_unit: dict[int, set[int]] = {}
-    for part in ranges:
-        file_id = part.file.file_id
-        wanted = positions.get(file_id)
-        if wanted is None:
+    for file_range in ranges:
+        file_id = file_range.file.file_id
+        excluded_positions = positions.get(file_id)
+        if excluded_positions is None:
             continue
-        # The range can hold positions from `first` on, and below `stop` where that is
-        # not None.
-        first = 0
-        stop = None
+        # 1. The positions that the range can hold: from the first one on, and below the
+        #    end if that is known.
+        first_position = 0
+        end_position = None
         records_before = passed.get(file_id, 0)
-        if part.file.is_lines:
-            first = part.start
-            if part.file.compression is None:
-                stop = part.stop
-        elif part.records is not None and records_before is not None:
-            first = records_before
-            stop = records_before + part.records
+        if file_range.file.is_lines:
+            first_position = file_range.start
+            if file_range.file.compression is None:
+                end_position = file_range.stop
+        elif file_range.records is not None and records_before is not None:
+            first_position = records_before
+            end_position = records_before + file_range.records
 
+        # 2. The number of records before the next range.
         passed[file_id] = None
-        if part.records is not None:
-            passed[file_id] = stop
-        chosen = {
-            position for position in wanted if stop is None or first <= position < stop
-        }
-        if chosen:
-            positions_of_unit.setdefault(file_id, set()).update(chosen)
-    return {
-        file_id: sorted(positions_of_unit[file_id])
-        for file_id in sorted(positions_of_unit)
-    }
+        if file_range.records is not None:
+            passed[file_id] = end_position
+        # 3. The positions of the list among them. Two ranges of a file may both hold a
+        #    position of which the number of records says nothing.
+        for position in excluded_positions:
+            is_in_range = end_position is None
+            if end_position is not None:
+                is_in_range = first_position <= position < end_position
+            if is_in_range:
+                positions_of_unit.setdefault(file_id, set()).add(position)
+    ids = sorted(positions_of_unit)
+    return {file_id: sorted(positions_of_unit[file_id]) for file_id in ids}
 
 
 def _match_list(
@@ -195,20 +200,22 @@ def _match_list(
     threads: int,
 ) -> Exclusion:
     """Return one list, matched with the files of its sources."""
-    files_of_sources = {
-        source.name: _NamedFiles(by_file(ranges[source.name])) for source in sources
-    }
+    # 1. The file of each entry.
+    files_of_sources: dict[str, _NamedFiles] = {}
+    for source in sources:
+        files_of_sources[source.name] = _NamedFiles(by_file(ranges[source.name]))
     entries, unmatched = _find_files(path, files_of_sources)
 
+    # 2. Without the positions at which no record begins.
     has_known_record = False
     positions: dict[str, Positions] = {}
     for source in sources:
         named_files = entries[source.name]
         ranges_of_files = files_of_sources[source.name].ranges
         look = partial(_look_into_file, source)
-        tasks = [
-            (ranges_of_files[file_id], rows) for file_id, rows in named_files.items()
-        ]
+        tasks: list[tuple[Sequence[FileRange], RowsOfPositions]] = []
+        for file_id, rows in named_files.items():
+            tasks.append((ranges_of_files[file_id], rows))
         findings = in_order(look, tasks, threads)
         positions[source.name] = {}
         for (file_id, rows), finding in zip(named_files.items(), findings, strict=True):
@@ -218,12 +225,8 @@ def _match_list(
             if possible:
                 positions[source.name][file_id] = possible
                 has_known_record |= finding.is_certain
-    return Exclusion(
-        path,
-        positions,
-        has_known_record,
-        tuple(unmatched[row] for row in sorted(unmatched)),
-    )
+    reasons = tuple(unmatched[row] for row in sorted(unmatched))
+    return Exclusion(path, positions, has_known_record, reasons)
 
 
 def _find_files(
@@ -235,16 +238,17 @@ def _find_files(
         Positions of each file of each source, with the rows that name them; and a
         sentence for each row of the list that names no file or no number.
     """
-    entries: dict[str, dict[int, RowsOfPositions]] = {
-        name: defaultdict(dict) for name in files_of_sources
-    }
+    entries: dict[str, dict[int, RowsOfPositions]] = {}
+    for source in files_of_sources:
+        entries[source] = defaultdict(dict)
     unmatched: dict[int, str] = {}
     for row, (file, written_position) in enumerate(_read_entries(path)):
+        # Several sources may read one file.
         file_ids: dict[str, int] = {}
-        for name, files in files_of_sources.items():
+        for source, files in files_of_sources.items():
             file_id = files.find(file, path)
             if file_id is not None:
-                file_ids[name] = file_id
+                file_ids[source] = file_id
         position = _whole_number(written_position)
         if position is None:
             unmatched[row] = (
@@ -253,8 +257,9 @@ def _find_files(
         elif not file_ids:
             unmatched[row] = f"row {row}: file {file!r} is not an input file"
         else:
-            for name, file_id in file_ids.items():
-                entries[name][file_id].setdefault(position, row)
+            # Of two rows with one entry, the first is named in messages.
+            for source, file_id in file_ids.items():
+                entries[source][file_id].setdefault(position, row)
     return entries, unmatched
 
 
@@ -282,63 +287,66 @@ def _look_into_file(
         ranges_and_rows: All ranges of the file, and the rows of the list that name its
             positions.
     """
+    # 1. Positions at which no record begins. In compressed lines any may be one.
     ranges, rows = ranges_and_rows
     file = ranges[0].file
     if file.is_lines and file.compression is None:
-        wrong = _positions_inside_lines(source, file, rows)
+        wrong_positions = _positions_inside_lines(source, file, rows)
         reason = "no line begins at this byte offset; in a file of lines, `position` is not the row index"
         is_certain = True
     else:
-        count = _record_count(ranges)
-        is_certain = count is not None
-        wrong = [
-            position
-            for position in rows
-            if position < 0 or (count is not None and position >= count)
-        ]
-        reason = f"it has {count} records"
+        record_count = _record_count(ranges)
+        is_certain = record_count is not None
+        wrong_positions: list[int] = []
+        for position in rows:
+            is_too_large = record_count is not None and position >= record_count
+            if position < 0 or is_too_large:
+                wrong_positions.append(position)
+        reason = f"it has {record_count} records"
     if ranges[-1].rows is not None and file.is_lines:
         # The source has a limit of records, which may end before the position.
         is_certain = False
-    impossible = {
-        position: f"row {rows[position]}: {file.path} at {position}: {reason}"
-        for position in wrong
-    }
+
+    # 2. A sentence for each.
+    impossible: dict[int, str] = {}
+    for position in wrong_positions:
+        row = rows[position]
+        impossible[position] = f"row {row}: {file.path} at {position}: {reason}"
     return _Finding(impossible, is_certain)
 
 
 def _positions_inside_lines(
     source: ResolvedSource, file: InputFile, positions: Iterable[int]
 ) -> list[int]:
-    """Return the byte offsets at which no line of a file begins: those not after a
-    line feed.
-    """
-    with opened(file, source.storage_options) as data:
+    """Return the byte offsets that do not follow a line feed: no line begins there."""
+    with opened(file, source.storage_options) as content:
 
         def begins_line(position: int) -> bool:
             if not 0 <= position < file.size:
                 return False
-            return position == 0 or data.pread(1, position - 1) == b"\n"
+            return position == 0 or content.pread(1, position - 1) == b"\n"
 
         return [position for position in positions if not begins_line(position)]
 
 
 def _record_count(ranges: Sequence[FileRange]) -> int | None:
-    """Return the number of records of a file, given all its ranges; None where it is
-    unknown.
+    """Return the number of records of a file, None if it is unknown.
+
+    Args:
+        ranges: All ranges of the file.
     """
     file = ranges[0].file
     if file.format == "text" and not file.is_lines:
         return 1
-    total = 0
-    for part in ranges:
-        records = part.records
-        if part.rows is not None:
-            records = part.rows
+    record_count = 0
+    for file_range in ranges:
+        records = file_range.records
+        if file_range.rows is not None:
+            records = file_range.rows
         if records is None:
             return None
-        total += records
-    return total
+        record_count += records
+    return record_count
 
 
 def _read_entries(path: str) -> Iterable[tuple[Any, Any]]:
@@ -348,9 +356,9 @@ def _read_entries(path: str) -> Iterable[tuple[Any, Any]]:
         import pyarrow.parquet as pq
 
         table = pq.read_table(path, columns=["file", "position"])
-        return zip(
-            table["file"].to_pylist(), table["position"].to_pylist(), strict=True
-        )
+        files = table["file"].to_pylist()
+        positions = table["position"].to_pylist()
+        return zip(files, positions, strict=True)
     except FileNotFoundError:
         raise ConfigError(f"exclude {path!r} does not exist", file=path) from None
     except (OSError, ValueError, KeyError, pa.ArrowException) as error:
@@ -376,7 +384,7 @@ def _whole_number(value: Any) -> int | None:
 
 @final
 class _NamedFiles:
-    """The files of a source, found by the names that people use.
+    """Files of a source, by the names that people use.
 
     Args:
         files: Ranges of each file.
@@ -389,6 +397,8 @@ class _NamedFiles:
         self.ranges: dict[int, Sequence[FileRange]] = {}
         self._files_of_name: dict[str, list[InputFile]] = defaultdict(list)
         self._ids_of_floats: dict[float, int] = {}
+        # pandas makes floats of a column of ids with missing values. A float has 53
+        # bits of a 64-bit id, which is looked up by the float that it becomes.
         for ranges in files:
             file = ranges[0].file
             self.ranges[file.file_id] = ranges
@@ -405,6 +415,7 @@ class _NamedFiles:
         Raises:
             ConfigError: The entry names several files.
         """
+        # A text is a path, a URL or a name; else it may be an id written as text.
         if isinstance(value, str):
             file_id = self._find_by_name(value, path)
             if file_id is not None:
@@ -422,20 +433,27 @@ class _NamedFiles:
         return None
 
     def _find_by_name(self, value: str, path: str) -> int | None:
-        """Return the id of the file with this path or URL, else of the one whose URL
-        ends with it.
+        """Return the id of the file with a path, URL or name, None for no file.
+
+        The whole path or URL comes first, then the end of a URL.
+
+        Raises:
+            ConfigError: Several files have the name.
         """
-        text = value.removeprefix("file://").removeprefix("./")
-        same_name = self._files_of_name.get(text.rpartition("/")[2], ())
-        urls = {text, str(Path(text).absolute())}
-        matches = [file for file in same_name if file.url in urls or file.path == text]
+        file_name = value.removeprefix("file://").removeprefix("./")
+        same_name = self._files_of_name.get(file_name.rpartition("/")[2], ())
+        urls = {file_name, str(Path(file_name).absolute())}
+        matches: list[InputFile] = []
+        for file in same_name:
+            if file.url in urls or file.path == file_name:
+                matches.append(file)
         if not matches:
-            end = f"/{text.removeprefix('/')}"
-            matches = [file for file in same_name if file.url.endswith(end)]
+            url_end = f"/{file_name.removeprefix('/')}"
+            matches = [file for file in same_name if file.url.endswith(url_end)]
         if len(matches) > 1:
-            names = ", ".join(file.url for file in matches[:_MOST_SHOWN])
+            shown_urls = ", ".join(file.url for file in matches[:_MOST_SHOWN])
             raise ConfigError(
-                f"exclude {path!r}: file {value!r} means {names}; write a longer part of the path",
+                f"exclude {path!r}: file {value!r} means {shown_urls}; write a longer part of the path",
                 file=path,
             )
         if not matches:

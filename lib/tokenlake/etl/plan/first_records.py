@@ -1,6 +1,4 @@
-"""The first records of a source, from which a plan decides the choices that a
-configuration leaves open.
-"""
+"""First records of a source, for the choices that a configuration leaves open."""
 
 from __future__ import annotations
 
@@ -27,13 +25,12 @@ FIELDS_SHOWN: Final = 20
 
 
 def field_names(rows: Rows) -> list[str]:
-    """Return the names of the fields of rows, in the order in which they first
-    appear.
-    """
+    """Return the names of the fields of rows, in the order of appearance."""
     if not rows.has_objects:
         if len(rows) == 0:
             return []
         return rows.columns.schema.names
+    # The keys of a dict are distinct, and keep their order.
     names: dict[str, None] = {}
     for row in rows.objects:
         names.update(dict.fromkeys(row))
@@ -41,8 +38,9 @@ def field_names(rows: Rows) -> list[str]:
 
 
 def after_steps(source: ResolvedSource, rows: Rows) -> Rows | None:
-    """Return rows after the configured steps; None where a step fails, which the
-    build will report.
+    """Return rows after the configured steps, None if a step fails.
+
+    The build will report the failure.
     """
     try:
         return open_chain(source.texts).on_rows(rows).rows
@@ -60,6 +58,8 @@ def first_rows_of(
         files: Its input files.
         rows: First rows, where there are no files to read; they are returned.
     """
+    # Rows are read once more than a build reads them, so the steps run only if they may
+    # change the fields.
     if rows is not None:
         return rows
     rows_of_files = first_rows(source, files)

@@ -40,13 +40,11 @@ from tokenlake.runtime.store.manifest import Manifest
 
 
 def held_out_by(manifest: Manifest) -> dict[str, ResolvedHeldOut]:
-    """Return the held-out documents of each source of texts that a version was made
-    of.
-    """
+    """Return the held-out documents of each source of a version of texts."""
     held_out: dict[str, ResolvedHeldOut] = {}
-    for name, source in manifest.config.get("sources", {}).items():
-        if "eval" in source:
-            held_out[name] = converted(source["eval"], ResolvedHeldOut)
+    for source_name, fields in manifest.config.get("sources", {}).items():
+        if "eval" in fields:
+            held_out[source_name] = converted(fields["eval"], ResolvedHeldOut)
     return held_out
 
 
@@ -69,19 +67,23 @@ class EarlierSets:
 
     @cached_property
     def _catalog(self) -> Catalog:
+        """Catalog of the store, which is opened when it is first needed."""
         return Catalog(open_store(self._address))
 
     @cached_property
     def _versions(self) -> list[int]:
         """Numbers of the committed versions that count, newest first."""
+        # The store, or the dataset in it, may not exist yet.
         try:
             infos = self._catalog.versions(self._dataset)
         except NotFoundError:
             return []
-        committed = [info.version for info in reversed(infos) if info.committed]
-        if self._before is None:
-            return committed
-        return [version for version in committed if version < self._before]
+        versions: list[int] = []
+        for info in reversed(infos):
+            is_earlier = self._before is None or info.version < self._before
+            if info.committed and is_earlier:
+                versions.append(info.version)
+        return versions
 
     def _sets_of(self, version: int) -> dict[str, ResolvedHeldOut]:
         """Return the sets of a version, whose manifest is read once."""
@@ -91,8 +93,9 @@ class EarlierSets:
         return self._sets_of_versions[version]
 
     def of(self, source: str) -> tuple[str, ResolvedHeldOut] | None:
-        """Return the newest version that holds out documents of a source, and the
-        documents; None without one.
+        """Return the newest version that holds out documents of a source, with them.
+
+        The result is None if no version does.
 
         Raises:
             IntegrityError: The manifest of a version that may hold out documents is
@@ -107,7 +110,7 @@ class EarlierSets:
 
 def hold_out(
     source: ResolvedSource,
-    asked: ResolvedHeldOut,
+    requested: ResolvedHeldOut,
     parts: Sequence[Sequence[FileRange]],
     excluded: Positions,
     earlier: EarlierSets,
@@ -115,12 +118,11 @@ def hold_out(
     threads: int = 2,
     on_progress: OnProgress | None = None,
 ) -> tuple[ResolvedHeldOut, str]:
-    """Return the held-out documents of a source, with their threshold, and a note on
-    them.
+    """Return the held-out documents of a source with their threshold, and a note.
 
     Args:
         source: Source of the documents.
-        asked: Held-out documents of the configuration, without a threshold.
+        requested: Held-out documents of the configuration, without a threshold.
         parts: Ranges of each file of the source.
         excluded: Positions of documents that are left out, by file id.
         earlier: Held-out documents of earlier versions.
@@ -132,40 +134,44 @@ def hold_out(
             records.
         SourceError: An input cannot be read.
     """
+    # 1. An earlier version: the threshold never falls.
     least_threshold = 0
     earlier_set = earlier.of(source.name)
     if earlier_set is not None:
-        version, before = earlier_set
-        if before.count > asked.count:
+        version, earlier_documents = earlier_set
+        if earlier_documents.count > requested.count:
             raise ConfigError(
-                f"datasets.{source.name}.eval: {asked.count}, but {version} holds out {before.count}, and a record "
-                f"that was held out is never trained on; expected {before.count} or more",
+                f"datasets.{source.name}.eval: {requested.count}, but {version} holds out {earlier_documents.count}, "
+                f"and a record that was held out is never trained on; expected {earlier_documents.count} or more",
                 source=source.name,
-                expected=before.count,
-                got=asked.count,
+                expected=earlier_documents.count,
+                got=requested.count,
             )
-        if before.count == asked.count:
-            return replace(asked, below=before.below), (
-                f"{source.name}: what {version} holds out stays held out ({asked.split}); the same share of the "
+        if earlier_documents.count == requested.count:
+            return replace(requested, below=earlier_documents.below), (
+                f"{source.name}: what {version} holds out stays held out ({requested.split}); the same share of the "
                 "documents that were added since is held out, too"
             )
-        least_threshold = before.below or 0
+        least_threshold = earlier_documents.below or 0
 
-    draws = _draw_all(source, parts, excluded, asked.count, threads, on_progress)
-    if draws.records <= asked.count:
+    # 2. The draws of all records: as many as are requested lie below the threshold.
+    draws = _draw_all(source, parts, excluded, requested.count, threads, on_progress)
+    if draws.records <= requested.count:
         raise ConfigError(
-            f"datasets.{source.name}.eval: {asked.count}, but the source has "
+            f"datasets.{source.name}.eval: {requested.count}, but the source has "
             f"{numbers.plural(draws.records, 'record')}; expected fewer, so that records are left to train on",
             source=source.name,
             expected=draws.records - 1,
-            got=asked.count,
+            got=requested.count,
         )
+
+    # 3. One more than the largest of these draws.
     threshold = max(int(draws.smallest.max()) + 1, least_threshold)
     note = (
-        f"{source.name}: {asked.count} of {draws.records} records are held out ({asked.split}), in this and all "
-        "later versions"
+        f"{source.name}: {requested.count} of {draws.records} records are held out ({requested.split}), in this "
+        "and all later versions"
     )
-    return replace(asked, below=threshold), note
+    return replace(requested, below=threshold), note
 
 
 @final
@@ -184,30 +190,37 @@ class _Draws:
 
 def _draw_all(
     source: ResolvedSource,
-    parts: Sequence[Sequence[FileRange]],
+    ranges_of_files: Sequence[Sequence[FileRange]],
     excluded: Positions,
     count: int,
     threads: int,
     on_progress: OnProgress | None,
 ) -> _Draws:
     """Return the `count` smallest draws of all records of a source."""
+    # 1. Files are read in parallel. Their bytes are the progress.
     all_bytes = 0
-    for ranges in parts:
-        all_bytes += sum(part.weight for part in ranges)
-    meter = ProgressMeter("counting", len(parts), all_bytes, on_progress)
+    for ranges in ranges_of_files:
+        all_bytes += _weight_of(ranges)
+    meter = ProgressMeter("counting", len(ranges_of_files), all_bytes, on_progress)
 
     def draw_file(ranges: Sequence[FileRange]) -> _Draws:
         draws = _draw_file(source, ranges, excluded, count)
-        meter.add(1, sum(part.weight for part in ranges))
+        meter.add(1, _weight_of(ranges))
         return draws
 
+    # 2. The smallest of all are among the smallest of each file.
     records = 0
     smallest: Int64 = np.zeros(0, np.int64)
-    files = [ranges for ranges in parts if ranges]
+    files = [ranges for ranges in ranges_of_files if ranges]
     for draws in in_order(draw_file, files, threads):
         records += draws.records
         smallest = _smallest(np.concatenate([smallest, draws.smallest]), count)
     return _Draws(records, smallest)
+
+
+def _weight_of(ranges: Sequence[FileRange]) -> int:
+    """Return the weight of some ranges, in input bytes."""
+    return sum(file_range.weight for file_range in ranges)
 
 
 def _draw_file(
@@ -224,6 +237,7 @@ def _draw_file(
     # A plan without held-out documents does not import all that builds units.
     from tokenlake.etl.unit.splits import held_out_draws, kept
 
+    # A draw is the hash of the file's id and the record's position in it.
     file_id = ranges[0].file.file_id
     excluded_positions = excluded.get(file_id)
     records = 0
@@ -238,6 +252,7 @@ def _draw_file(
 
 
 def _smallest(draws: Int64, count: int) -> Int64:
+    """Return the `count` smallest of some draws, in no order."""
     if len(draws) <= count:
         return draws
     return np.partition(draws, count - 1)[:count]

@@ -1,5 +1,6 @@
-"""The sentinels of fill-in-the-middle: the tokens before the prefix, the suffix and
-the middle of a text.
+"""Sentinels of fill-in-the-middle.
+
+They are the tokens before the prefix, the suffix and the middle of a text.
 """
 
 from __future__ import annotations
@@ -13,16 +14,20 @@ from tokenlake.errors import ConfigError
 from tokenlake.etl.tokenizers.files import TokenizerFiles
 
 _FAMILIES: Final = (
-    ("<fim_prefix>", "<fim_suffix>", "<fim_middle>"),  # StarCoder
-    ("<fim-prefix>", "<fim-suffix>", "<fim-middle>"),  # SantaCoder
-    ("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"),  # Qwen, CodeGemma
+    # StarCoder.
+    ("<fim_prefix>", "<fim_suffix>", "<fim_middle>"),
+    # SantaCoder.
+    ("<fim-prefix>", "<fim-suffix>", "<fim-middle>"),
+    # Qwen, CodeGemma.
+    ("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"),
     # DeepSeek.
     (
         "<\uff5cfim\u2581begin\uff5c>",
         "<\uff5cfim\u2581hole\uff5c>",
         "<\uff5cfim\u2581end\uff5c>",
     ),
-    ("\u2581<PRE>", "\u2581<SUF>", "\u2581<MID>", "\u2581<EOT>"),  # Code Llama
+    # Code Llama.
+    ("\u2581<PRE>", "\u2581<SUF>", "\u2581<MID>", "\u2581<EOT>"),
 )
 """Names of the sentinels in known tokenizers: of prefix, suffix and middle and, in
 Code Llama's, of the end.
@@ -63,4 +68,5 @@ def with_sentinels(
 
 
 def _missing_tokens(names: tuple[str, ...], tokenizer: TokenizerFiles) -> list[str]:
+    """Return the tokens that a tokenizer does not have."""
     return [name for name in names if tokenizer.token_id(name) is None]

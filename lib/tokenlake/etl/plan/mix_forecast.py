@@ -1,6 +1,4 @@
-"""The expected size of a mixture and of each of its sources, and notes on it for the
-user.
-"""
+"""Expected size of a mixture and of each of its sources, with notes for the user."""
 
 from __future__ import annotations
 
@@ -73,24 +71,26 @@ class MixForecast:
         return self.kept.get(name, self.sources[name].rows)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the JSON-able form."""
+        """Return the form for JSON."""
         fields = asdict(self)
         if not self.kept:
             del fields["kept"]
-        for name, source in self.sources.items():
-            facts: dict[str, Any] = {"parent": f"{source.dataset}@v{source.version}"}
+        for source_name, source in self.sources.items():
+            source_fields: dict[str, Any] = {
+                "parent": f"{source.dataset}@v{source.version}"
+            }
             for field in _SHOWN_FIELDS:
-                facts[field] = getattr(source, field)
-            facts["epochs"] = source.drawn_rows / self.used(name)
-            fields["sources"][name] = facts
+                source_fields[field] = getattr(source, field)
+            source_fields["epochs"] = source.drawn_rows / self.used(source_name)
+            fields["sources"][source_name] = source_fields
         return fields
 
 
 def forecast_of(
     level: Level,
-    asked: MixStageConfig,
+    mix_config: MixStageConfig,
     parents: Sequence[FoundParent],
-    drawn: Mapping[str, SourceDraw],
+    source_draws: Mapping[str, SourceDraw],
     out: RowsOut,
     spec: MixtureSpec,
     *,
@@ -101,24 +101,63 @@ def forecast_of(
 
     Args:
         level: Kind of row that is mixed.
-        asked: Section `mix` of the configuration.
+        mix_config: Section `mix` of the configuration.
         parents: Versions that are mixed.
-        drawn: Rows that the order draws from each source.
+        source_draws: Rows that the order draws from each source.
         out: Format of the new rows.
         spec: Order of the mixture.
         units: Number of units.
         unit_rows: Number of rows of a unit.
     """
-    shares = token_shares(
-        {name: draw.asked for name, draw in drawn.items()},
-        {parent.name: parent.rows for parent in parents},
-        {parent.name: parent.tokens for parent in parents},
+    sources = _expected_sources(mix_config, parents, source_draws)
+    rows = sum(source.drawn_rows for source in sources.values())
+    tokens = sum(source.drawn_tokens for source in sources.values())
+    if out.append_eos:
+        tokens += rows
+    # Documents that are packed fill rows of one width, which is an expectation.
+    sequences = rows
+    if out.pack is not None:
+        sequences = math.ceil(Fraction(tokens, out.width or 1))
+    return MixForecast(
+        level=level,
+        rows=rows,
+        tokens=tokens,
+        sequences=sequences,
+        lanes=spec.order.lanes,
+        batch_size=spec.order.batch_size,
+        kept=spec.order.kept,
+        units=units,
+        unit_rows=unit_rows,
+        sources=sources,
     )
+
+
+def _expected_sources(
+    mix_config: MixStageConfig,
+    parents: Sequence[FoundParent],
+    source_draws: Mapping[str, SourceDraw],
+) -> dict[str, MixedSource]:
+    """Return the record of each source, with expected numbers of tokens.
+
+    See :func:`forecast_of` for the arguments.
+    """
+    # 1. The share of tokens that follows from the requested share of rows.
+    row_shares: dict[str, float] = {}
+    row_counts: dict[str, int] = {}
+    token_counts: dict[str, int] = {}
+    for parent in parents:
+        row_shares[parent.name] = source_draws[parent.name].asked
+        row_counts[parent.name] = parent.rows
+        token_counts[parent.name] = parent.tokens
+    shares = token_shares(row_shares, row_counts, token_counts)
+
+    # 2. The records. A drawn row has the mean tokens of the rows of its source.
     sources: dict[str, MixedSource] = {}
     for parent in parents:
-        draw = drawn[parent.name]
+        draw = source_draws[parent.name]
+        # Weights by tokens are requested shares of tokens, not only expected ones.
         asked_tokens = None
-        if asked.weights_by == "tokens":
+        if mix_config.weights_by == "tokens":
             asked_tokens = shares[parent.name]
         sources[parent.name] = MixedSource(
             dataset=parent.manifest.dataset,
@@ -138,49 +177,30 @@ def forecast_of(
             achieved_tokens=0.0,
         )
 
-    rows = sum(source.drawn_rows for source in sources.values())
-    tokens = sum(source.drawn_tokens for source in sources.values())
-    if out.append_eos:
-        tokens += rows
-    sequences = rows
-    if out.pack is not None:
-        sequences = math.ceil(Fraction(tokens, out.width or 1))
-    return MixForecast(
-        level=level,
-        rows=rows,
-        tokens=tokens,
-        sequences=sequences,
-        lanes=spec.order.lanes,
-        batch_size=spec.order.batch_size,
-        kept=spec.order.kept,
-        units=units,
-        unit_rows=unit_rows,
-        sources=sources,
-    )
+    return sources
 
 
 def notes_on(forecast: MixForecast) -> list[str]:
-    """Return notes on sources that are shortened, repeated often, or not read to
-    their end.
-    """
+    """Return notes on sources that are shortened, repeated often or not read whole."""
     notes: list[str] = []
-    for name, source in forecast.sources.items():
-        used_rows = forecast.used(name)
+    for source_name, source in forecast.sources.items():
+        used_rows = forecast.used(source_name)
         epochs = source.drawn_rows / used_rows
         if used_rows < source.rows:
             notes.append(
-                f"{name}: shortened to {numbers.count(used_rows)} of its {numbers.count(source.rows)} rows "
+                f"{source_name}: shortened to {numbers.count(used_rows)} of its {numbers.count(source.rows)} rows "
                 f"({numbers.percent(used_rows, source.rows)})"
             )
         if epochs > _MANY_EPOCHS:
             notes.append(
-                f"{name}: each of its {numbers.count(used_rows)} rows comes about {epochs:.1f} times; beyond "
+                f"{source_name}: each of its {numbers.count(used_rows)} rows comes about {epochs:.1f} times; beyond "
                 f"{_MANY_EPOCHS} times it teaches little more. Give it less weight, or more data"
             )
+        # Rows beyond a limit of repetition are no news here.
         if source.unread_rows > source.rows - used_rows:
             share = numbers.percent(source.unread_rows, source.rows)
             notes.append(
-                f"{name}: {numbers.count(source.unread_rows)} of its {numbers.count(source.rows)} rows ({share}) are "
-                "not read"
+                f"{source_name}: {numbers.count(source.unread_rows)} of its {numbers.count(source.rows)} rows "
+                f"({share}) are not read"
             )
     return notes

@@ -1,20 +1,21 @@
-"""Units of a mixture: how many rows each has, and the fingerprint that says whether it
-was built before.
+"""Units of a mixture: their numbers of rows, and their fingerprints.
 
-The rows of a unit, where the configuration leaves them open: a unit takes some neighbouring rows of each source from
-each lane. They begin inside a row group and end inside one, so that together about one row group more than they need is
-decoded for each lane and source. A unit that takes twelve times the bytes of a row group of every source from each lane
-decodes 13 / 12 = 1.08 of what it takes. A unit that is a whole stream is cut at the ends of its lanes only: half of
-that is enough, which :func:`tokenlake.runtime.mixing.lane_count.choose_lanes` sees to. ::
+A unit takes neighbouring rows of each source from each lane. They begin inside a row
+group and end inside one. So about one row group more than needed is decoded for each
+lane and source. If the configuration leaves the rows of a unit open, it takes twelve
+times the bytes of a row group of every source from each lane, and decodes 13/12 = 1.08
+times its rows. A unit that is a whole stream is cut at the ends of its lanes only:
+half of that is enough, which :func:`tokenlake.runtime.mixing.lane_count.choose_lanes`
+respects. ::
 
-    unit rows   12 x lanes x (sum over sources of a row group's bytes) / (bytes of a row), in whole batches
+    unit rows = 12 x lanes x (bytes of a row group, summed over the sources)
+                / (bytes of a row), in whole batches
 
 Rows that are left at the end go to the last unit where they are less than two thirds of
 a unit: alone, they would decode much more than they take.
 
-Nothing here depends on the number of workers. Another schedule may get other units;
-write `mix.unit_rows` into the configuration to make a mixture longer without building
-its rows anew.
+Nothing here depends on the number of workers. Another schedule may get other units.
+With `mix.unit_rows` in the configuration, a longer mixture reuses the units before.
 
 The fingerprint of a unit depends on its rows only. Where sources begin anew forever
 (``stop_strategy: restart``), a mixture that becomes longer, or whose schedule gets
@@ -80,6 +81,7 @@ def choose_unit_rows(
         lanes: Number of lanes.
         batch_size: Number of rows of a batch.
     """
+    # Whole batches, so that every unit begins with one.
     rows = lanes * _GROUPS_PER_UNIT * group_rows(sizes, weights)
     return math.ceil(rows / batch_size) * batch_size
 
@@ -105,21 +107,24 @@ def range_units(
     Raises:
         ConfigError: A version cannot have so many units.
     """
-    count = -(-rows // unit_rows)
-    most = MAX_UNIT + 1
-    if count > most:
+    # 1. The number of units. Few rows at the end join the last one.
+    unit_count = -(-rows // unit_rows)
+    # A unit's number is part of the names of its files.
+    most_units = MAX_UNIT + 1
+    if unit_count > most_units:
         raise ConfigError(
-            f"mix.unit_rows: {unit_rows} makes {count:,} units of {rows:,} rows; a version has at most "
-            f"{most:,}. Set it to {-(-rows // most)} or more"
+            f"mix.unit_rows: {unit_rows} makes {unit_count:,} units of {rows:,} rows; a version has at most "
+            f"{most_units:,}. Set it to {-(-rows // most_units)} or more"
         )
-    rest = rows - (count - 1) * unit_rows
-    if join_rest and count > 1 and rest < _LEAST_REST * unit_rows:
-        count -= 1
-    bounds = [unit_rows * index for index in range(count)]
-    bounds.append(rows)
+    rows_left = rows - (unit_count - 1) * unit_rows
+    if join_rest and unit_count > 1 and rows_left < _LEAST_REST * unit_rows:
+        unit_count -= 1
+
+    # 2. The units between the borders.
+    borders = [*range(0, unit_count * unit_rows, unit_rows), rows]
 
     units: list[MixUnit] = []
-    for start, stop in pairwise(bounds):
+    for start, stop in pairwise(borders):
         unit = MixUnit(
             index=len(units),
             source=MIXED,
@@ -133,21 +138,24 @@ def range_units(
 
 
 def content_identity(parent: FoundParent) -> str:
-    """Return the hash of all rows of a parent's split, in their order, and of the
-    tokenizers that made them.
+    """Return the hash of all rows of a parent's split, and of their tokenizers.
+
+    The order of the rows is part of it.
     """
-    facts = {
+    shard_identities = [[shard.path, *rows_of_shard(shard)] for shard in parent.shards]
+    identity = {
         "split": parent.split,
         "seq_length": parent.width,
-        "shards": [[shard.path, *rows_of_shard(shard)] for shard in parent.shards],
+        "shards": shard_identities,
         "tokenizers": tokenizers_identity(parent),
     }
-    return fingerprint(facts)
+    return fingerprint(identity)
 
 
 def rows_of_shard(shard: ShardEntry) -> tuple[int, list[int], dict[str, str]]:
-    """Return the identity of a shard's rows: their number, their row groups and the
-    hashes of their columns.
+    """Return the identity of a shard's rows.
+
+    It is their number, their row groups and the hashes of their columns.
     """
     return shard.rows, list(shard.row_groups), shard.logical
 
@@ -155,10 +163,12 @@ def rows_of_shard(shard: ShardEntry) -> tuple[int, list[int], dict[str, str]]:
 def tokenizers_identity(parent: FoundParent) -> dict[str, Any]:
     """Return the identity of the tokenizer of each of a parent's sources."""
     identities: dict[str, Any] = {}
-    for source, facts in parent.manifest.tokenizer.items():
-        meaning = {
-            name: value for name, value in facts.items() if name not in _NOT_MEANING
-        }
+    for source, description in parent.manifest.tokenizer.items():
+        # A folder, and the EOS that packing adds, say nothing about ids that are
+        # stored.
+        meaning = dict(description)
+        for name in _NOT_MEANING:
+            meaning.pop(name, None)
         identities[source] = tokenizer_identity(meaning)
     return identities
 
@@ -180,6 +190,7 @@ def rows_identity(out: RowsOut) -> dict[str, Any]:
         "max_shard_size": out.max_shard_size,
         "compression": "zstd",
     }
+    # Without a mask the identity is that of versions before there were masks.
     if out.loss_mask:
         identity["loss_mask"] = True
     return identity
@@ -192,31 +203,33 @@ def unit_identity(
     mixture: SourceMixture,
     out: RowsOut,
 ) -> Callable[[int, int], str]:
-    """Return the function that returns the fingerprint of the unit of a mixture at
-    positions ``start .. stop``.
+    """Return the function that computes the fingerprint of a unit from its positions.
+
+    Its arguments are the first position of the unit and the one after the last.
 
     Args:
         level: Kind of row that is mixed.
         content: Hash of each source's rows, see :func:`content_identity`.
         spec: Order of the mixture.
-        mixture: The mixture, opened.
+        mixture: Open mixture.
         out: Format of the new rows.
     """
 
     def identity(start: int, stop: int) -> str:
         beginning = _beginning_until(stop, spec, mixture)
-        whole = tuple(name for name in out.whole if name in beginning.lengths)
-        facts = {
+        # A source that is not in the beginning decides nothing about the unit.
+        whole_sources = tuple(name for name in out.whole if name in beginning.lengths)
+        members = {
             "format_version": FORMAT_VERSION,
             "order_version": spec.order.version,
             "level": level,
             "content": [content[name] for name in beginning.lengths],
             "order": beginning.order.identity(beginning.lengths),
-            "out": rows_identity(replace(out, whole=whole)),
+            "out": rows_identity(replace(out, whole=whole_sources)),
             "start": start,
             "stop": stop,
         }
-        return fingerprint(facts)
+        return fingerprint(members)
 
     return identity
 
@@ -230,32 +243,38 @@ def _beginning_until(
     source without weight takes no place from the others. Where sources do not begin
     anew, the end of a lane depends on the whole mixture.
     """
+    # 1. The points of the schedule that matter, and the sources with a weight there.
     order = spec.order
     if order.stop != "restart":
         return spec
     step = _first_step_without_influence(stop, spec, mixture)
     points = _points_before(order, step)
 
-    def has_weight(name: str) -> bool:
-        return any(point.weights[name] for point in points)
+    names: list[str] = []
+    for source_name in spec.lengths:
+        if any(point.weights[source_name] for point in points):
+            names.append(source_name)
 
-    names = [name for name in spec.lengths if has_weight(name)]
+    # 2. The order and the lengths of these alone. A single point has constant weights,
+    #    whatever the interpolation.
     interpolation = order.interpolation
     if len(points) == 1:
-        # A single point has constant weights, whatever the interpolation.
         interpolation = "step"
+    beginning_points: list[WeightPoint] = []
+    for point in points:
+        weights = {source_name: point.weights[source_name] for source_name in names}
+        beginning_points.append(WeightPoint(point.step, weights))
+    used_rows = dict(order.kept)
+    for source_name in order.kept.keys() - set(names):
+        del used_rows[source_name]
     beginning = replace(
         order,
-        kept={name: rows for name, rows in order.kept.items() if name in names},
-        points=tuple(
-            WeightPoint(point.step, {name: point.weights[name] for name in names})
-            for point in points
-        ),
+        kept=used_rows,
+        points=tuple(beginning_points),
         interpolation=interpolation,
     )
-    return MixtureSpec(
-        lengths={name: spec.lengths[name] for name in names}, order=beginning
-    )
+    lengths = {source_name: spec.lengths[source_name] for source_name in names}
+    return MixtureSpec(lengths=lengths, order=beginning)
 
 
 def _first_step_without_influence(
@@ -270,6 +289,7 @@ def _first_step_without_influence(
        source more changes nothing here.
     """
     order = spec.order
+    # Everything is rounded up: a later step only costs a new fingerprint.
     places = int(mixture.layout.places_before(stop).max())
     groups = -(-places // mixture.group_slots)
     latest_count = max(_LATEST_COUNT, len(spec.lengths) // 2 + 2)
@@ -283,7 +303,10 @@ def _points_before(order: MixtureOrder, step: int) -> tuple[WeightPoint, ...]:
     These are the points before it and, where weights move towards the next point, that
     one too.
     """
-    count = sum(1 for point in order.points if point.step < step)
-    if count > 0 and order.interpolation != "step":
-        count += 1
-    return order.points[: max(1, count)]
+    point_count = 0
+    for point in order.points:
+        if point.step < step:
+            point_count += 1
+    if point_count > 0 and order.interpolation != "step":
+        point_count += 1
+    return order.points[: max(1, point_count)]

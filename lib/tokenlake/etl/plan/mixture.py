@@ -1,5 +1,4 @@
-"""The order of a mixture with every choice made: weights per row, lanes, limits of
-repetition, and the last row.
+"""Order of a mixture with every choice made: weights per row, lanes, limits, the end.
 
 1. Turn the schedule of the configuration into weights per row (:func:`spec_of`).
    Weights of tokens are divided by the mean tokens of a row, and numbers of epochs per
@@ -8,6 +7,10 @@ repetition, and the last row.
    (:func:`rows_of`).
 3. Choose the number of lanes for that many rows.
 4. Find the last row again: sources that end do so at other rows with other lanes.
+
+Example of step 1: two sources have weights of 0.5 by tokens, and rows of 100 and 300
+tokens in the mean. By rows they have 0.75 and 0.25: three rows of 100 tokens for each
+row of 300.
 """
 
 from __future__ import annotations
@@ -24,7 +27,7 @@ from tokenlake.errors import ConfigError
 from tokenlake.etl.job.messages import RowsOut
 from tokenlake.etl.plan.parents import FoundParent
 from tokenlake.runtime.mixing.caps import SourceCaps
-from tokenlake.runtime.mixing.lane_count import choose_lanes
+from tokenlake.runtime.mixing.lane_count import SourceSize, choose_lanes
 from tokenlake.runtime.mixing.mixture import SourceMixture
 from tokenlake.runtime.mixing.weights import row_weights
 from tokenlake.runtime.store.draws import open_mixture
@@ -44,7 +47,7 @@ _FURTHEST_ROW: Final = 1 << 50
 
 
 def rows_of(
-    asked: MixStageConfig,
+    mix_config: MixStageConfig,
     mixture: SourceMixture,
     rows: int,
     per_row: Sequence[Fraction],
@@ -53,7 +56,8 @@ def rows_of(
     """Return the number of rows of a mixture.
 
     Args:
-        asked: Section `mix` of the configuration, which says where the mixture ends.
+        mix_config: Section `mix` of the configuration, which says where the mixture
+            ends.
         mixture: Order of the mixture, without an end.
         rows: Number of rows of all sources together: of one epoch or, where the
             configuration has epochs per source, of these.
@@ -64,34 +68,38 @@ def rows_of(
     Raises:
         ConfigError: The sources end before that, or the mixture never ends.
     """
-    if asked.total_rows is not None:
-        wanted = asked.total_rows
-    elif isinstance(asked.epochs, Mapping):
-        wanted = rows
-    elif asked.epochs is not None:
-        wanted = round(Fraction(asked.epochs) * rows)
-    elif asked.total_tokens is None:
+    # The end is a number of rows, of epochs or of tokens; without one, sources that end
+    # decide it.
+    if mix_config.total_rows is not None:
+        last_row = mix_config.total_rows
+    elif isinstance(mix_config.epochs, Mapping):
+        last_row = rows
+    elif mix_config.epochs is not None:
+        last_row = round(Fraction(mix_config.epochs) * rows)
+    elif mix_config.total_tokens is None:
         if mixture.rows is None:
             raise ConfigError(
                 "mix.stop_strategy: restart never ends; set mix.total_tokens, mix.total_rows or mix.epochs"
             )
-        wanted = mixture.rows
+        last_row = mixture.rows
     elif width is not None:
-        wanted = math.ceil(Fraction(asked.total_tokens, width))
+        last_row = math.ceil(Fraction(mix_config.total_tokens, width))
     else:
-        wanted = _rows_with_tokens(asked.total_tokens, mixture, per_row)
-    if wanted < 1:
+        last_row = _rows_with_tokens(mix_config.total_tokens, mixture, per_row)
+    if last_row < 1:
         raise ConfigError(
-            f"mix: the mixture has {wanted} rows; expected at least 1. Let it end later, or use longer sources"
+            f"mix: the mixture has {last_row} rows; expected at least 1. Let it end later, or use longer sources"
         )
-    return wanted
+    return last_row
 
 
 def _rows_with_tokens(
     tokens: int, mixture: SourceMixture, per_row: Sequence[Fraction]
 ) -> int:
-    """Return the smallest number of rows that is expected to have this number of
-    tokens.
+    """Return the smallest number of rows that is expected to have a number of tokens.
+
+    Raises:
+        ConfigError: The sources end before that.
     """
 
     def expected_tokens(row: int) -> Fraction:
@@ -100,6 +108,7 @@ def _rows_with_tokens(
             total += int(count) * mean
         return total
 
+    # 1. The end of the mixture, which may come before.
     last_row = _FURTHEST_ROW
     if mixture.rows is not None:
         last_row = mixture.rows
@@ -111,198 +120,241 @@ def _rows_with_tokens(
                 expected=available,
                 got=tokens,
             )
-    # A row far beyond the answer would need numbers that are too large to count with.
+
+    # 2. An upper bound by doubling: counts at rows far beyond the answer take numbers
+    #    that are too large.
     enough = 1
     while enough < last_row and expected_tokens(enough) < tokens:
         enough = min(enough * 2, last_row)
+
+    # 3. The answer below it, by bisection: expected tokens never fall.
     return bisect_left(range(1, enough), tokens, key=expected_tokens) + 1
 
 
 def weighed(
-    parents: Sequence[FoundParent], asked: MixStageConfig
+    parents: Sequence[FoundParent], mix_config: MixStageConfig
 ) -> tuple[FoundParent, ...]:
-    """Return the parents that have a weight at any point of the schedule;
-    ConfigError where none has.
+    """Return the parents that have a weight at any point of the schedule.
+
+    Raises:
+        ConfigError: None has a weight.
     """
     names_with_weight: set[str] = set()
-    for _, weights in asked.points:
-        names_with_weight.update(name for name, weight in weights.items() if weight)
-    weighed_parents = tuple(
-        parent for parent in parents if parent.name in names_with_weight
-    )
+    for _, weights in mix_config.points:
+        for source_name, weight in weights.items():
+            if weight:
+                names_with_weight.add(source_name)
+    weighed_parents: list[FoundParent] = []
+    for parent in parents:
+        if parent.name in names_with_weight:
+            weighed_parents.append(parent)
     if not weighed_parents:
         raise ConfigError(
             "mix.weights: all are 0; expected a weight above 0 for at least one dataset"
         )
-    return weighed_parents
+    return tuple(weighed_parents)
 
 
 def settled(
-    asked: MixStageConfig, parents: Sequence[FoundParent], out: RowsOut
+    mix_config: MixStageConfig, parents: Sequence[FoundParent], out: RowsOut
 ) -> tuple[MixtureSpec, SourceMixture]:
     """Return the mixture of parents, with its lanes and its end.
 
     Args:
-        asked: Section `mix` of the configuration.
+        mix_config: Section `mix` of the configuration.
         parents: Versions that are mixed; each has rows.
         out: Format of the new rows.
 
     Raises:
         ConfigError: The configuration describes no mixture of these parents.
     """
-    _require_at_most("lanes", asked.lanes or 1, MOST_LANES)
-    _require_at_most("block_size", asked.block_size, MOST_BLOCK)
+    # 1. The mixture in one lane, without an end.
+    _require_at_most("lanes", mix_config.lanes or 1, MOST_LANES)
+    _require_at_most("block_size", mix_config.block_size, MOST_BLOCK)
 
-    amounts = {parent.name: (parent.rows, parent.tokens) for parent in parents}
-    spec = spec_of(asked, amounts)
+    amounts: dict[str, tuple[int, int]] = {}
+    per_row: list[Fraction] = []
+    for parent in parents:
+        amounts[parent.name] = (parent.rows, parent.tokens)
+        per_row.append(Fraction(parent.tokens, parent.rows) + out.append_eos)
+    spec = spec_of(mix_config, amounts)
     in_one_lane = open_mixture(spec, to_end=True)
-    rows = epoch_rows(asked, amounts)
-    per_row = [
-        Fraction(parent.tokens, parent.rows) + out.append_eos for parent in parents
-    ]
+    total_rows = epoch_rows(mix_config, amounts)
     width = parents[0].width
 
-    lanes = asked.lanes
+    # 2. The lanes. A step of a changing schedule must end at a row of every lane.
+    lanes = mix_config.lanes
     if not lanes:
         step_rows = None
         if in_one_lane.scheduler.changes:
-            step_rows = asked.step_rows
+            step_rows = mix_config.step_rows
+        sizes: dict[str, SourceSize] = {}
+        for parent in parents:
+            used_rows = spec.order.kept.get(parent.name)
+            sizes[parent.name] = parent.size.shortened(used_rows)
         lanes = choose_lanes(
-            {
-                parent.name: parent.size.shortened(spec.order.kept.get(parent.name))
-                for parent in parents
-            },
+            sizes,
             [point.weights for point in spec.order.points],
-            batch_size=asked.batch_size,
+            batch_size=mix_config.batch_size,
             step_rows=step_rows,
-            rows=rows_of(asked, in_one_lane, rows, per_row, width),
+            rows=rows_of(mix_config, in_one_lane, total_rows, per_row, width),
         )
     spec = replace(spec, order=replace(spec.order, lanes=lanes))
 
-    # Where sources begin anew, the number of lanes does not change the number of rows
-    # of each.
+    # 3. The end. If sources begin again forever, the number of lanes does not change
+    #    the number of rows of each.
     mixture = in_one_lane
-    if asked.stop_strategy != "restart":
+    if mix_config.stop_strategy != "restart":
         mixture = open_mixture(spec, to_end=True)
-    last_row = rows_of(asked, mixture, rows, per_row, width)
+    last_row = rows_of(mix_config, mixture, total_rows, per_row, width)
     spec = replace(spec, order=replace(spec.order, rows=last_row))
     return spec, open_mixture(spec)
 
 
 def _require_at_most(name: str, value: int, most: int) -> None:
+    """Check that an option of `mix` is not larger than the library can count with."""
     if value > most:
         raise ConfigError(
             f"mix.{name}: {value}; expected at most {most}", expected=most, got=value
         )
 
 
-def spec_of(asked: MixStageConfig, there: Amounts) -> MixtureSpec:
-    """Return the mixture of a configuration in one lane and without an end, with
-    weights per row.
+def spec_of(mix_config: MixStageConfig, amounts: Amounts) -> MixtureSpec:
+    """Return the mixture of a configuration in one lane and without an end.
+
+    Its weights are per row.
 
     Args:
-        asked: Section `mix` of the configuration.
-        there: Rows and tokens of each source.
+        mix_config: Section `mix` of the configuration.
+        amounts: Rows and tokens of each source.
     """
-    rows = {name: source_rows for name, (source_rows, _) in there.items()}
+    rows = _all_rows(amounts)
     order = MixtureOrder(
         lanes=1,
         rows=0,
-        points=tuple(_weight_points(asked, there)),
-        version=asked.order,
-        interpolation=asked.weight_schedule_type,
-        stop=asked.stop_strategy,
-        kept=caps_of(asked, there).kept(rows),
+        points=tuple(_weight_points(mix_config, amounts)),
+        version=mix_config.order,
+        interpolation=mix_config.weight_schedule_type,
+        stop=mix_config.stop_strategy,
+        kept=caps_of(mix_config, amounts).kept(rows),
         # Resolving the configuration has set these.
-        batch_size=asked.batch_size,
-        block_size=asked.block_size,
-        step_rows=cast("int", asked.step_rows),
-        seed=cast("int", asked.seed),
+        batch_size=mix_config.batch_size,
+        block_size=mix_config.block_size,
+        step_rows=cast("int", mix_config.step_rows),
+        seed=cast("int", mix_config.seed),
     )
     return MixtureSpec(lengths=rows, order=order)
 
 
-def _weight_points(asked: MixStageConfig, amounts: Amounts) -> list[WeightPoint]:
+def _weight_points(mix_config: MixStageConfig, amounts: Amounts) -> list[WeightPoint]:
     """Return the schedule with weights per row of every source."""
-    schedule: Sequence[tuple[int, Mapping[str, float]]] = asked.points
-    if isinstance(asked.epochs, Mapping):
-        drawn = caps_of(asked, amounts).draws(_used_rows(asked, amounts))
-        all_rows = max(1, epoch_rows(asked, amounts))
-        schedule = [(0, {name: rows / all_rows for name, rows in drawn.items()})]
+    # 1. Epochs per source are constant weights: the shares of their rows.
+    schedule: Sequence[tuple[int, Mapping[str, float]]] = mix_config.points
+    if isinstance(mix_config.epochs, Mapping):
+        rows_of_epochs = caps_of(mix_config, amounts).draws(
+            _used_rows(mix_config, amounts)
+        )
+        all_rows = max(1, epoch_rows(mix_config, amounts))
+        shares: dict[str, float] = {}
+        for source_name, rows in rows_of_epochs.items():
+            shares[source_name] = rows / all_rows
+        schedule = [(0, shares)]
 
+    # 2. Weights per token become weights per row. A source that a point does not name
+    #    has no weight there.
     points: list[WeightPoint] = []
     for step, weights_of_step in schedule:
-        weights = {name: float(weights_of_step.get(name, 0.0)) for name in amounts}
-        if asked.weights_by == "tokens":
-            mean_tokens = {
-                name: tokens / rows for name, (rows, tokens) in amounts.items()
-            }
+        weights: dict[str, float] = {}
+        for source_name in amounts:
+            weights[source_name] = float(weights_of_step.get(source_name, 0.0))
+        if mix_config.weights_by == "tokens":
+            mean_tokens: dict[str, float] = {}
+            for source_name, (rows, tokens) in amounts.items():
+                mean_tokens[source_name] = tokens / rows
             weights = row_weights(weights, mean_tokens)
         points.append(WeightPoint(step, weights))
     return points
 
 
-def caps_of(asked: MixStageConfig, there: Amounts) -> SourceCaps:
-    """Return the limits of repetition of the sources; ConfigError where they cannot
-    hold, or name other sources.
+def caps_of(mix_config: MixStageConfig, amounts: Amounts) -> SourceCaps:
+    """Return the limits of repetition of the sources.
+
+    Raises:
+        ConfigError: The limits cannot hold, or name other sources.
     """
     epochs = None
-    if isinstance(asked.epochs, Mapping):
-        epochs = asked.epochs
+    if isinstance(mix_config.epochs, Mapping):
+        epochs = mix_config.epochs
     caps = SourceCaps(
         epochs=epochs,
-        max_repetitions=asked.max_repetitions,
-        max_fraction=asked.max_fraction,
-        target_budget=asked.target_budget,
-        experiment_budget=asked.experiment_budget,
+        max_repetitions=mix_config.max_repetitions,
+        max_fraction=mix_config.max_fraction,
+        target_budget=mix_config.target_budget,
+        experiment_budget=mix_config.experiment_budget,
     )
-    caps.check_names(there)
+    caps.check_names(amounts)
     return caps
 
 
-def _used_rows(asked: MixStageConfig, amounts: Amounts) -> dict[str, int]:
+def _all_rows(amounts: Amounts) -> dict[str, int]:
+    """Return the number of rows of each source."""
+    return {source_name: rows for source_name, (rows, _) in amounts.items()}
+
+
+def _used_rows(mix_config: MixStageConfig, amounts: Amounts) -> dict[str, int]:
     """Return the number of rows of each source that are used at all."""
-    rows = {name: source_rows for name, (source_rows, _) in amounts.items()}
-    return rows | caps_of(asked, amounts).kept(rows)
+    rows = _all_rows(amounts)
+    return rows | caps_of(mix_config, amounts).kept(rows)
 
 
-def epoch_rows(asked: MixStageConfig, there: Amounts) -> int:
-    """Return the number of rows of one epoch of all sources or, with epochs per source,
-    of these epochs.
+def epoch_rows(mix_config: MixStageConfig, amounts: Amounts) -> int:
+    """Return the number of rows of one epoch of all sources.
+
+    With epochs per source it is that of these epochs.
 
     Args:
-        asked: Section `mix` of the configuration.
-        there: Rows and tokens of each source.
+        mix_config: Section `mix` of the configuration.
+        amounts: Rows and tokens of each source.
     """
-    rows = _used_rows(asked, there)
-    if isinstance(asked.epochs, Mapping):
-        rows = caps_of(asked, there).draws(rows)
+    rows = _used_rows(mix_config, amounts)
+    if isinstance(mix_config.epochs, Mapping):
+        rows = caps_of(mix_config, amounts).draws(rows)
     return sum(rows.values())
 
 
 def missing(
-    asked: MixStageConfig, there: Amounts, drawn: Mapping[str, int]
+    mix_config: MixStageConfig, amounts: Amounts, drawn_rows: Mapping[str, int]
 ) -> list[str]:
     """Return a line for each source that is repeated more often than its limit allows.
 
     Args:
-        asked: Section `mix` of the configuration.
-        there: Rows and tokens of each source.
-        drawn: Number of rows of each source in the mixture.
+        mix_config: Section `mix` of the configuration.
+        amounts: Rows and tokens of each source.
+        drawn_rows: Number of rows of each source in the mixture.
     """
-    return caps_of(asked, there).missing(
-        drawn, _used_rows(asked, there), _mean_tokens(there)
+    return caps_of(mix_config, amounts).missing(
+        drawn_rows, _used_rows(mix_config, amounts), _mean_tokens(amounts)
     )
 
 
-def check_caps(asked: MixStageConfig, there: Amounts, drawn: Mapping[str, int]) -> None:
-    """Raise ConfigError where a source is repeated more often than its limit allows;
-    see :func:`missing`.
+def check_caps(
+    mix_config: MixStageConfig, amounts: Amounts, drawn_rows: Mapping[str, int]
+) -> None:
+    """Check that no source is repeated more often than its limit allows.
+
+    See :func:`missing`.
+
+    Raises:
+        ConfigError: A source is.
     """
-    caps_of(asked, there).check(drawn, _used_rows(asked, there), _mean_tokens(there))
+    caps_of(mix_config, amounts).check(
+        drawn_rows, _used_rows(mix_config, amounts), _mean_tokens(amounts)
+    )
 
 
 def _mean_tokens(amounts: Amounts) -> dict[str, Fraction]:
-    return {
-        name: Fraction(tokens, max(1, rows)) for name, (rows, tokens) in amounts.items()
-    }
+    """Return the mean number of tokens of a row of each source."""
+    means: dict[str, Fraction] = {}
+    for source_name, (rows, tokens) in amounts.items():
+        means[source_name] = Fraction(tokens, max(1, rows))
+    return means

@@ -1,5 +1,7 @@
-"""Requirements that rows of several stored versions must meet to become rows of one
-version, and their new format.
+"""Requirements on rows of several stored versions, and the format of the new rows.
+
+Rows become those of one version only if their ids have one meaning, and if documents
+begin and end alike.
 """
 
 from __future__ import annotations
@@ -24,8 +26,9 @@ _RENDERED_TEXTS: Final = ("chat", "prompt", "preference")
 
 
 def level_of(parents: Sequence[FoundParent], pack: ResolvedPack | None) -> Level:
-    """Return the kind of row that is mixed: all parents have the same, and packed rows
-    have one length.
+    """Return the kind of row that is mixed.
+
+    All parents have the same kind, and packed rows have one length.
 
     Args:
         parents: Versions whose rows are read.
@@ -35,6 +38,7 @@ def level_of(parents: Sequence[FoundParent], pack: ResolvedPack | None) -> Level
         ConfigError: Parents have different kinds of rows, hold preferences or padded
             rows, or rows that are packed already are to be packed.
     """
+    # 1. One kind of rows, which must not be preferences.
     for parent in parents:
         if parent.manifest.kind == "preference":
             raise parent.wrong(
@@ -52,11 +56,14 @@ def level_of(parents: Sequence[FoundParent], pack: ResolvedPack | None) -> Level
             f"datasets: {tokens} contains documents, {packed} contains packed rows; expected one kind. Name the "
             f"dataset of tokens that {packed} was packed from, or build it again with pack.enabled: false"
         )
+
+    # 2. Documents, stored without padding.
     if "tokens" in first_of_kind:
         for parent in parents:
             _require_unpadded(parent)
         return "documents"
 
+    # 3. Packed rows, all of one length, which are not packed again.
     if pack is not None:
         raise ConfigError(
             f"pack.enabled: true, but the rows of {parents[0].reference} are packed already, {parents[0].width} ids "
@@ -73,7 +80,12 @@ def level_of(parents: Sequence[FoundParent], pack: ResolvedPack | None) -> Level
 
 
 def _require_unpadded(parent: FoundParent) -> None:
-    """Require that the documents of a parent are stored without padding."""
+    """Check that the documents of a parent are stored without padding.
+
+    Raises:
+        ConfigError: They are padded.
+    """
+    # A mask may also be stored without padding, so the sources decide.
     if "attention_mask" not in parent.columns:
         return
     for name, source in parent.sources.items():
@@ -87,8 +99,7 @@ def _require_unpadded(parent: FoundParent) -> None:
 def require_one_tokenizer(
     parents: Sequence[FoundParent], level: Level
 ) -> dict[str, Any]:
-    """Return a manifest's facts about the tokenizer, in which all sources of all
-    parents give each id one meaning.
+    """Return a manifest's facts about the tokenizer that all sources share.
 
     Names, revisions and templates may differ: the meaning of ids is that of
     ``tokenizer.json`` and its backend.
@@ -101,6 +112,7 @@ def require_one_tokenizer(
         ConfigError: Two sources have different tokenizers, or different ids for EOS or
             padding in packed rows.
     """
+    # Each source is compared with the first one.
     first: tuple[FoundParent, str, dict[str, Any]] | None = None
     for parent in parents:
         for source, facts in parent.manifest.tokenizer.items():
@@ -128,15 +140,15 @@ def _meaning(facts: dict[str, Any], level: Level) -> list[Any]:
     special_tokens = ("bos_id",)
     if level == "sequences":
         special_tokens = ("eos_id", "pad_id")
-    values = [facts.get(name) for name in ("probe", "vocab_size", *special_tokens)]
-    return [facts.get("files", {}).get("tokenizer.json"), *values]
+    meanings = [facts.get(name) for name in ("probe", "vocab_size", *special_tokens)]
+    return [facts.get("files", {}).get("tokenizer.json"), *meanings]
 
 
 def _description(facts: dict[str, Any]) -> str:
+    """Return a phrase about a tokenizer, for messages: its name, hash and ids."""
     digest = str(facts.get("files", {}).get("tokenizer.json"))[:12]
-    ids = ", ".join(
-        f"{name} {facts.get(f'{name}_id')}" for name in ("bos", "eos", "pad")
-    )
+    named_ids = [f"{name} {facts.get(f'{name}_id')}" for name in ("bos", "eos", "pad")]
+    ids = ", ".join(named_ids)
     return f"{facts.get('name')}: {TOKENIZER}.json {digest}, {ids}"
 
 
@@ -164,32 +176,32 @@ def _affixes_of(parent: FoundParent) -> _Affixes:
     Raises:
         ConfigError: The sources of the parent differ in them.
     """
+    # 1. A parent that was made of stored versions states them.
     stated = parent.manifest.config.get("build", {}).get("around")
     if stated is not None:
-        # The parent was made of stored versions itself, whose sources may have the same
-        # names.
-        return _Affixes(
-            tuple(stated["prefix"]), tuple(stated["suffix"]), stated["whole"]
-        )
+        # Its sources may have the names of sources of its own parents.
+        prefix = tuple(stated["prefix"])
+        suffix = tuple(stated["suffix"])
+        return _Affixes(prefix, suffix, stated["whole"])
 
+    # 2. Otherwise the post-processor of each source put them, if it was told to.
     source_of_affixes: dict[tuple[tuple[int, ...], tuple[int, ...]], str] = {}
-    for name, facts in parent.manifest.tokenizer.items():
+    for source_name, facts in parent.manifest.tokenizer.items():
         prefix: tuple[int, ...] = ()
         suffix: tuple[int, ...] = ()
-        if (
-            parent.sources.get(name, {})
-            .get("tokenizer", {})
-            .get("add_special_tokens", True)
-        ):
+        options = parent.sources.get(source_name, {}).get("tokenizer", {})
+        if options.get("add_special_tokens", True):
             prefix = tuple(facts.get("prefix") or ())
             suffix = tuple(facts.get("suffix") or ())
-        source_of_affixes[prefix, suffix] = name
+        source_of_affixes[prefix, suffix] = source_name
     if len(source_of_affixes) > 1:
-        first, second = list(source_of_affixes.values())[:2]
+        first_source, second_source = list(source_of_affixes.values())[:2]
         raise parent.wrong(
-            f"the sources {first!r} and {second!r} of {parent.reference} differ in add_special_tokens, so the "
-            "beginning and end of a document would be ambiguous; build them with the same setting"
+            f"the sources {first_source!r} and {second_source!r} of {parent.reference} differ in add_special_tokens, "
+            "so the beginning and end of a document would be ambiguous; build them with the same setting"
         )
+
+    # 3. Documents with special tokens of their own.
     prefix, suffix = next(iter(source_of_affixes))
     has_rendered_texts = False
     for source in parent.sources.values():
@@ -217,24 +229,31 @@ def rows_out(
         ConfigError: The parents put different special tokens around documents, or
             packing has no EOS.
     """
-    affixes = {parent.name: _affixes_of(parent) for parent in parents}
+    # 1. Plain documents of all parents begin and end with the same tokens. Documents
+    #    with tokens of their own may be anything.
+    affixes: dict[str, _Affixes] = {}
+    whole_parents: list[str] = []
+    for parent in parents:
+        affixes[parent.name] = _affixes_of(parent)
+        if affixes[parent.name].whole:
+            whole_parents.append(parent.name)
     plain_affixes: dict[tuple[tuple[int, ...], tuple[int, ...]], str] = {}
-    for name, own in affixes.items():
-        if not own.whole:
-            plain_affixes[own.prefix, own.suffix] = name
+    for parent_name, parent_affixes in affixes.items():
+        if not parent_affixes.whole:
+            plain_affixes[parent_affixes.prefix, parent_affixes.suffix] = parent_name
     if len(plain_affixes) > 1:
-        first, second = list(plain_affixes.values())[:2]
+        first_name, second_name = list(plain_affixes.values())[:2]
         raise ConfigError(
-            f"datasets.{second}: its documents begin and end with special tokens that differ from those of "
-            f"datasets.{first} (add_special_tokens); expected the same ones. Build one of them again"
+            f"datasets.{second_name}: its documents begin and end with special tokens that differ from those of "
+            f"datasets.{first_name} (add_special_tokens); expected the same ones. Build one of them again"
         )
     first_affixes = next(iter(affixes.values()))
     prefix, suffix = next(
         iter(plain_affixes), (first_affixes.prefix, first_affixes.suffix)
     )
 
-    # New packed rows do not take the parents' ids: there, EOS may replace a padding
-    # token that the tokenizer lacks.
+    # 2. EOS and padding. New packed rows do not take the parents' ids: there, EOS may
+    #    replace a padding token that the tokenizer lacks.
     owner = f"the tokenizer of {parents[0].reference}"
     ids: dict[str, Any] = packing_ids(pack, tokenizer.files, suffix, owner)
     width = parents[0].width
@@ -246,12 +265,14 @@ def rows_out(
         }
     else:
         width = pack.width
+
+    # 3. The format.
     return RowsOut(
         pack=pack,
         width=width,
         prefix=prefix,
         suffix=suffix,
-        whole=tuple(name for name, own in affixes.items() if own.whole),
+        whole=tuple(whole_parents),
         loss_mask=any("loss_mask" in parent.columns for parent in parents),
         max_shard_size=max_shard_size,
         tokenizer=tokenizer.facts["files"].get("tokenizer.json"),
@@ -266,10 +287,12 @@ def notes_on_columns(parents: Sequence[FoundParent], out: RowsOut) -> list[str]:
         reason = "packed rows hold pieces of several documents"
     notes: list[str] = []
     for parent in parents:
-        names = [
-            name for name, _ in parent.manifest.config.get("build", {}).get("kept", ())
-        ]
-        names.extend(column for column in _COLUMNS_LEFT_OUT if column in parent.columns)
+        # Kept fields, and masks that a reader can make again.
+        kept_fields = parent.manifest.config.get("build", {}).get("kept", ())
+        names = [field for field, _ in kept_fields]
+        for column in _COLUMNS_LEFT_OUT:
+            if column in parent.columns:
+                names.append(column)
         if names:
             notes.append(
                 f"{parent.name}: {', '.join(names)} of {parent.reference} are left out; {reason}"

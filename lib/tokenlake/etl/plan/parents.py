@@ -1,4 +1,4 @@
-"""The stored versions whose rows a build reads."""
+"""Stored versions whose rows a build reads."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tokenlake.runtime.store.manifest import Manifest
 @final
 @dataclass(frozen=True)
 class FoundParent:
-    """A committed version whose rows are read.
+    """Committed version whose rows are read.
 
     Attributes:
         name: Name of the source in the configuration.
@@ -43,10 +43,9 @@ class FoundParent:
 
     @cached_property
     def shards(self) -> tuple[ShardEntry, ...]:
-        """The shards of the split, in the manifest's order."""
-        return tuple(
-            shard for shard in self.manifest.files if shard.split == self.split
-        )
+        """Shards of the split, in the manifest's order."""
+        files = self.manifest.files
+        return tuple(shard for shard in files if shard.split == self.split)
 
     @cached_property
     def totals(self) -> Totals:
@@ -66,13 +65,16 @@ class FoundParent:
     @cached_property
     def group_rows(self) -> Int64:
         """Number of rows of each row group of the split, int64[groups]."""
+        # The manifest has the first row of each row group; the last one ends with the
+        # shard.
         first_rows = [shard.row_groups for shard in self.shards]
         return lengths_between(first_rows, [shard.rows for shard in self.shards])
 
     @property
     def window(self) -> int:
-        """Number of rows inside which the order of an epoch shuffles: the mean of a
-        row group, at least 1.
+        """Number of rows inside which the order of an epoch shuffles.
+
+        It is the mean of a row group, at least 1.
         """
         return max(1, -(-self.rows // max(1, len(self.group_rows))))
 
@@ -95,7 +97,10 @@ class FoundParent:
     @property
     def columns(self) -> frozenset[str]:
         """Names of the columns that at least one shard of the split has."""
-        return frozenset(name for shard in self.shards for name in shard.logical)
+        columns: set[str] = set()
+        for shard in self.shards:
+            columns.update(shard.logical)
+        return frozenset(columns)
 
     @property
     def sources(self) -> dict[str, dict[str, Any]]:
@@ -135,8 +140,9 @@ class FoundParent:
 def find_parents(
     catalog: Catalog, parents: tuple[DatasetConfig, ...], name: str
 ) -> tuple[FoundParent, ...]:
-    """Return the versions that a configuration names; without a number, the newest
-    committed ones.
+    """Return the versions that a configuration names.
+
+    A name without a number means the newest committed version.
 
     Args:
         catalog: Catalog of the store.
@@ -152,6 +158,7 @@ def find_parents(
     manifests: dict[tuple[str, int], Manifest] = {}
     versions: list[FoundParent] = []
     for parent in parents:
+        # A build that read its own newest version would change with every run.
         reference = parent.dataset or ""
         if reference == name:
             raise ConfigError(
@@ -159,32 +166,41 @@ def find_parents(
                 f"the result of the previous one; name a version, {name}@v1, or set another `name`"
             )
         try:
-            key = catalog.resolve(reference)
-            if key not in manifests:
-                manifests[key] = catalog.manifest(*key)
+            version_key = catalog.resolve(reference)
+            if version_key not in manifests:
+                manifests[version_key] = catalog.manifest(*version_key)
         except NotFoundError as error:
             raise ConfigError(
                 f"datasets.{parent.name}.dataset: {error}", **error.details
             ) from error
-        versions.append(FoundParent(parent.name or "", manifests[key], parent.split))
+        versions.append(
+            FoundParent(parent.name or "", manifests[version_key], parent.split)
+        )
     return tuple(versions)
 
 
 def require_split(parent: FoundParent) -> None:
-    """Raise ConfigError unless the parent has the split, with rows in it."""
-    splits = {name: totals.rows for name, totals in parent.manifest.splits.items()}
-    if not splits.get(parent.split):
-        rows_of_splits = (
-            ", ".join(f"{name} ({rows} rows)" for name, rows in splits.items())
-            or "no rows at all"
-        )
-        raise parent.wrong(
-            f"{parent.reference} has no rows in a split {parent.split!r}; it has {rows_of_splits}. Set split to one of "
-            "them",
-            ".split",
-            got=parent.split,
-            expected=sorted(splits),
-        )
+    """Check that the parent has the split, with rows in it.
+
+    Raises:
+        ConfigError: It has not.
+    """
+    row_counts: dict[str, int] = {}
+    for split, totals in parent.manifest.splits.items():
+        row_counts[split] = totals.rows
+    if row_counts.get(parent.split):
+        return
+
+    # The message shows the splits that can be named.
+    descriptions = [f"{split} ({rows} rows)" for split, rows in row_counts.items()]
+    rows_of_splits = ", ".join(descriptions) or "no rows at all"
+    raise parent.wrong(
+        f"{parent.reference} has no rows in a split {parent.split!r}; it has {rows_of_splits}. Set split to one of "
+        "them",
+        ".split",
+        got=parent.split,
+        expected=sorted(row_counts),
+    )
 
 
 def joined_inputs(parents: tuple[FoundParent, ...]) -> tuple[InputFileEntry, ...]:
@@ -194,15 +210,19 @@ def joined_inputs(parents: tuple[FoundParent, ...]) -> tuple[InputFileEntry, ...
         ConfigError: One id means two different files, so that the input of a row would
             be unknown.
     """
+    # The first entry of each id, with the parent that has it.
     entries: dict[int, tuple[InputFileEntry, FoundParent]] = {}
     for parent in parents:
         for entry in parent.manifest.inputs:
-            other, first = entries.setdefault(entry.file_id, (entry, parent))
-            if other != entry:
+            first_entry, first_parent = entries.setdefault(
+                entry.file_id, (entry, parent)
+            )
+            if first_entry != entry:
                 raise parent.wrong(
-                    f"{parent.reference} and {first.reference} both hold documents of {entry.path!r} of a source "
-                    f"{entry.source!r}, but of different files (size {other.size}, {other.token} and size "
-                    f"{entry.size}, {entry.token}); both would have the same id in the rows. Build one of them again "
+                    f"{parent.reference} and {first_parent.reference} both hold documents of {entry.path!r} of a "
+                    f"source {entry.source!r}, but of different files (size {first_entry.size}, "
+                    f"{first_entry.token} and size {entry.size}, {entry.token}); both would have the same id in the "
+                    "rows. Build one of them again "
                     "with another name for that source",
                     file=entry.path,
                 )
@@ -211,17 +231,19 @@ def joined_inputs(parents: tuple[FoundParent, ...]) -> tuple[InputFileEntry, ...
 
 def lineage(parents: tuple[FoundParent, ...]) -> tuple[Parent, ...]:
     """Return the versions of all parents, each once."""
+    # Several sources may be splits of one version.
     versions = {parent.reference: parent.lineage for parent in parents}
     return tuple(versions.values())
 
 
 def read_tokenizer(store: Store, parent: FoundParent, source: str) -> PlannedTokenizer:
-    """Return a source's tokenizer as the parent has it, after a check of its files
-    against the parent's manifest.
+    """Return a source's tokenizer as the parent has it.
+
+    Its files are checked against the parent's manifest.
 
     Args:
         store: Store of the parent.
-        parent: The parent.
+        parent: Version that has the tokenizer.
         source: Name of the source in the parent.
 
     Raises:
@@ -229,6 +251,7 @@ def read_tokenizer(store: Store, parent: FoundParent, source: str) -> PlannedTok
     """
     layout = Layout(parent.manifest.dataset, parent.manifest.version)
     facts = parent.manifest.tokenizer[source]
+    # The files are compared with the hashes of the manifest.
     try:
         folder = layout.key(tokenizer_path(facts.get("folder", "")))
         contents = read_files(store, folder, facts["files"])

@@ -1,4 +1,4 @@
-"""The plan of a build: its units, the job of each, and the files beside their data.
+"""Plan of a build: its units, the job of each, and the files beside their data.
 
 A build of texts has units that tokenize (:class:`TextUnit`). A build of stored datasets
 has units that mix (:class:`MixUnit`) or pack again (:class:`RepackUnit`).
@@ -103,8 +103,8 @@ class RepackUnit(_Unit):
     """A unit of a stored version that is packed again.
 
     Attributes:
-        parent: The version.
-        parent_unit: Index of the unit in it.
+        parent: Stored version.
+        parent_unit: Index of the unit in the stored version.
     """
 
     parent: ParentVersion
@@ -118,7 +118,7 @@ PlannedUnit: TypeAlias = TextUnit | MixUnit | RepackUnit
 @final
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """The work of a build, and everything that follows from it before a row is written.
+    """Work of a build, and everything that follows from it before a row is written.
 
     Attributes:
         build: Resolved configuration.
@@ -171,6 +171,7 @@ class Plan:
     @property
     def kind(self) -> Kind:
         """Kind of the version's rows."""
+        # Rows that are made of stored rows have the format of these.
         if self.out is None:
             return self.build.kind
         if self.out.width is None:
@@ -191,21 +192,25 @@ class Plan:
 
     @cached_property
     def source_bytes(self) -> dict[str, int]:
-        """Input bytes of the units of each source, by the name that progress has, in
-        plan order.
+        """Input bytes of the units of each source, in plan order.
+
+        Sources have the names that progress has.
         """
-        sums = {source.name: 0 for source in self.build.sources}
+        # A source without units has none; a mixture has one name for all sources.
+        bytes_by_source = {source.name: 0 for source in self.build.sources}
         for unit in self.units:
-            sums[unit.source] = sums.get(unit.source, 0) + unit.bytes
-        return sums
+            bytes_by_source[unit.source] = (
+                bytes_by_source.get(unit.source, 0) + unit.bytes
+            )
+        return bytes_by_source
 
     def source(self, name: str) -> ResolvedSource:
         """Return the source of texts with a name."""
+        # Plans have few sources.
         return next(source for source in self.build.sources if source.name == name)
 
     def missed(self, accounts: Mapping[str, Account]) -> tuple[str, ...]:
-        """Return notes on listed documents that were not left out, because they were
-        not found.
+        """Return notes on listed documents that the build did not find.
 
         Args:
             accounts: Account of each source of the finished build.
@@ -213,6 +218,7 @@ class Plan:
         Raises:
             ConfigError: A list left nothing out.
         """
+        # Some notes are known before the build, others from its audit.
         notes: list[str] = []
         for exclusion in self.exclusions:
             notes.extend(exclusion.notes())
@@ -226,12 +232,14 @@ class Plan:
         It is "" where all sources share one tokenizer, which is then where every other
         tool looks for it.
         """
-        digests = {
-            name: tokenizer.digest for name, tokenizer in self.tokenizers.items()
-        }
+        digests: dict[str, str] = {}
+        for source_name, tokenizer in self.tokenizers.items():
+            digests[source_name] = tokenizer.digest
+        # The first letters of a hash name the folder, as names of tokenizers may not be
+        # names of files.
         if len(set(digests.values())) == 1:
             return dict.fromkeys(digests, "")
-        return {name: digest[:16] for name, digest in digests.items()}
+        return {source_name: digest[:16] for source_name, digest in digests.items()}
 
     def __repr__(self) -> str:
         name = one_line(self.dataset)
@@ -239,7 +247,8 @@ class Plan:
         return f"Plan({name}: {self.kind}, {units}, {numbers.size(self.input_bytes)} of input)"
 
     def _repr_html_(self) -> str:
-        facts = {
+        """Return a table for notebooks."""
+        fields = {
             "kind": self.kind,
             "ids of a row": self.width or None,
             "input files": len(self.inputs),
@@ -249,22 +258,27 @@ class Plan:
             "fingerprint": self.fingerprint,
             "notes": "; ".join(self.notes),
         }
-        rows = [(name, f"{count:,}") for name, count in self.source_bytes.items()]
+        source_rows = [
+            (source_name, f"{count:,}")
+            for source_name, count in self.source_bytes.items()
+        ]
         return named_facts(
-            f"Plan of {self.dataset}", facts, ("source", "bytes of input"), rows
+            f"Plan of {self.dataset}", fields, ("source", "bytes of input"), source_rows
         )
 
     def preamble(self) -> dict[str, bytes]:
-        """Return the files that workers and readers need besides the data: content
-        by path below the version.
+        """Return the files that workers and readers need besides the data.
+
+        The result has their content by path below the version.
         """
-        files: dict[str, bytes] = {}
+        file_contents: dict[str, bytes] = {}
+        # A tokenizer that sources share is written to one folder, once.
         for source, tokenizer in self.tokenizers.items():
             folder = tokenizer_path(self.tokenizer_folders[source])
-            for name, data in tokenizer.files.files.items():
-                files[f"{folder}/{name}"] = data
-        files[CONFIG] = config_yaml(self.config)
-        return files
+            for file_name, content in tokenizer.files.files.items():
+                file_contents[f"{folder}/{file_name}"] = content
+        file_contents[CONFIG] = config_yaml(self.config)
+        return file_contents
 
     def job(
         self, unit: PlannedUnit, store: StoreAddress, layout: Layout, engine: str
@@ -277,6 +291,7 @@ class Plan:
             layout: Layout of the version that they belong to.
             engine: Tokenizer backend, for a unit of texts.
         """
+        # 1. The fields of every job that builds a unit.
         target: dict[str, Any] = {
             "store": store,
             "dataset": layout.dataset,
@@ -284,6 +299,8 @@ class Plan:
             "unit": unit.index,
             "fingerprint": unit.fingerprint,
         }
+
+        # 2. A unit of texts. Its source has the other fields.
         if isinstance(unit, TextUnit):
             return UnitJob(
                 ranges=tuple(unit.ranges),
@@ -294,6 +311,9 @@ class Plan:
                 **self._fields_of_sources[unit.source],
                 **target,
             )
+
+        # 3. A unit of stored rows, whose parents are in the store of the build; the
+        #    parts may go to another one, as in a repair.
         out = cast("RowsOut", self.out)
         if isinstance(unit, RepackUnit):
             return RepackJob(
@@ -317,6 +337,7 @@ class Plan:
 
     def engine_job(self, unit: TextUnit, layout: Layout) -> EngineJob:
         """Return the job that chooses the tokenizer backend of a unit's source."""
+        # The probe reads documents from the beginning of this unit.
         return EngineJob(
             store=self.store,
             tokenizer=self._tokenizer_key(unit.source, layout),
@@ -327,9 +348,7 @@ class Plan:
         )
 
     def warm_job(self, unit: TextUnit, layout: Layout) -> WarmJob:
-        """Return the job that loads everything that the units of a unit's source
-        probably need.
-        """
+        """Return the job that loads everything that units of a source probably need."""
         return WarmJob(
             store=self.store,
             tokenizer=self._tokenizer_key(unit.source, layout),
@@ -344,9 +363,7 @@ class Plan:
 
     @cached_property
     def _fields_of_sources(self) -> dict[str, dict[str, Any]]:
-        """The fields of a job that are the same for all units of a source of texts,
-        by source.
-        """
+        """Fields of a job that all units of a source of texts share, by source."""
         fields_of_build = {
             "pack": self.build.pack,
             "max_shard_size": self.build.max_shard_size,
@@ -354,21 +371,22 @@ class Plan:
             "attention_mask": self.build.attention_mask,
             "kept": self.build.kept,
         }
+        # Computed once, because a plan may have very many units.
         fields: dict[str, dict[str, Any]] = {}
-        for name, tokenizer in self.tokenizers.items():
-            fields[name] = {
+        for source_name, tokenizer in self.tokenizers.items():
+            fields[source_name] = {
                 **fields_of_build,
-                "source": self.source(name),
+                "source": self.source(source_name),
                 "tokenizer_files": tokenizer.facts["files"],
                 "eos_id": tokenizer.eos_id,
                 "pad_id": tokenizer.pad_id,
                 "append_eos": tokenizer.append_eos,
-                "bad_budget": self.bad_budgets.get(name, 0),
+                "bad_budget": self.bad_budgets.get(source_name, 0),
             }
         return fields
 
 
 def config_yaml(config: Mapping[str, Any]) -> bytes:
-    """Return the content of ``config.yaml``: a configuration as identity sees it."""
-    text = yaml.safe_dump(dict(config), sort_keys=True, allow_unicode=True)
-    return (_CONFIG_HEADER + text).encode()
+    """Return the content of ``config.yaml``, a configuration as identity sees it."""
+    yaml_text = yaml.safe_dump(dict(config), sort_keys=True, allow_unicode=True)
+    return (_CONFIG_HEADER + yaml_text).encode()

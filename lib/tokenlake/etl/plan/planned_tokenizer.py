@@ -1,4 +1,4 @@
-"""The tokenizer of each source of a plan, and what packing and padding need of it."""
+"""Tokenizer of each source of a plan, with its ids for packing and padding."""
 
 from __future__ import annotations
 
@@ -16,13 +16,15 @@ from tokenlake.etl.tokenizers.fingerprint import describe, special_ids
 @final
 @dataclass(frozen=True, slots=True)
 class PlannedTokenizer:
-    """A tokenizer as the plan found it.
+    """Tokenizer as the plan has it.
 
     Attributes:
-        files: its bytes; they are copied into the version.
-        facts: fingerprint, probe ids, special ids (JSON-able).
-        eos_id, pad_id: as resolved for packing.
-        append_eos: whether packing adds EOS, which the post-processor does not.
+        files: Content of its files, which are copied into the version.
+        facts: Description for the manifest, in values of JSON, see
+            :func:`tokenlake.etl.tokenizers.fingerprint.describe`.
+        eos_id: Id of EOS for packing, -1 for none.
+        pad_id: Id of padding, -1 for none.
+        append_eos: Whether packing adds EOS, because the post-processor does not.
     """
 
     files: TokenizerFiles
@@ -33,44 +35,69 @@ class PlannedTokenizer:
 
     @property
     def digest(self) -> str:
-        """One hash over the hashes of its files."""
-        return hashlib.sha256(
-            repr(sorted(self.facts["files"].items())).encode()
-        ).hexdigest()
+        """Hash of the hashes of all files."""
+        file_hashes = sorted(self.facts["files"].items())
+        return hashlib.sha256(repr(file_hashes).encode()).hexdigest()
 
 
 def plan_tokenizers(build: ResolvedBuild) -> dict[str, PlannedTokenizer]:
-    """Load and describe each source's tokenizer, each distinct one once.
+    """Load and describe the tokenizer of each source.
+
+    Loading takes up to two seconds, so a tokenizer of several sources is loaded once.
 
     Raises:
-        ConfigError: packed rows would hold ids of different tokenizers.
+        ConfigError: Packed rows would hold ids of different tokenizers.
     """
     loaded: dict[Any, tuple[TokenizerFiles, dict[str, Any]]] = {}
     planned: dict[str, PlannedTokenizer] = {}
     for source in build.sources:
-        name = source.tokenizer.name_or_path, source.tokenizer.special_tokens
-        if name not in loaded:
-            files = load_tokenizer(name[0]).with_special_tokens(dict(name[1]))
-            loaded[name] = files, describe(files)
-        # The same tokenizer may put EOS itself for one source, and be told not to for
-        # another.
-        files, facts = loaded[name]
-        suffix = facts["suffix"] if source.tokenizer.add_special_tokens else None
+        name_or_path = source.tokenizer.name_or_path
+        special_tokens = source.tokenizer.special_tokens
+        tokenizer_key = (name_or_path, special_tokens)
+        if tokenizer_key not in loaded:
+            files = load_tokenizer(name_or_path).with_special_tokens(
+                dict(special_tokens)
+            )
+            loaded[tokenizer_key] = (files, describe(files))
+
+        # One tokenizer may add EOS itself for one source, and not for another.
+        files, facts = loaded[tokenizer_key]
+        suffix = None
+        if source.tokenizer.add_special_tokens:
+            suffix = facts["suffix"]
         ids = packing_ids(build.pack, files, suffix, f"tokenizer {files.name!r}")
         planned[source.name] = PlannedTokenizer(files, facts, **ids)
-    first = build.sources[0]
-    for source in build.sources[1:] if build.pack is not None else ():
-        ours, theirs = planned[first.name], planned[source.name]
-        same_ids = ours.files.json_bytes == theirs.files.json_bytes
-        if not same_ids or (ours.eos_id, ours.pad_id) != (theirs.eos_id, theirs.pad_id):
+    # Without packing, the file of a row identifies its tokenizer.
+    if build.pack is not None:
+        _require_one_tokenizer(build, planned)
+    return planned
+
+
+def _require_one_tokenizer(
+    build: ResolvedBuild, planned: dict[str, PlannedTokenizer]
+) -> None:
+    """Check that all sources have the tokenizer and the special ids of the first one.
+
+    Raises:
+        ConfigError: A source has others.
+    """
+    first_source = build.sources[0]
+    first_tokenizer = planned[first_source.name]
+    for source in build.sources[1:]:
+        tokenizer = planned[source.name]
+        has_same_ids = (
+            tokenizer.files.json_bytes == first_tokenizer.files.json_bytes
+            and tokenizer.eos_id == first_tokenizer.eos_id
+            and tokenizer.pad_id == first_tokenizer.pad_id
+        )
+        if not has_same_ids:
             raise ConfigError(
                 f"datasets.{source.name}.tokenizer: {source.tokenizer.name_or_path!r} differs from the tokenizer "
-                f"{first.tokenizer.name_or_path!r} of datasets.{first.name}; packed rows of one dataset need one "
-                "tokenizer. Use the same tokenizer, build a dataset for each, or write pack.enabled: false, for "
-                "which `file` identifies the source of a row",
+                f"{first_source.tokenizer.name_or_path!r} of datasets.{first_source.name}; packed rows of one dataset "
+                "need one tokenizer. Use the same tokenizer, build a dataset for each, or write pack.enabled: false, "
+                "for which `file` identifies the source of a row",
                 source=source.name,
             )
-    return planned
 
 
 def packing_ids(
@@ -79,23 +106,31 @@ def packing_ids(
     suffix: Sequence[int] | None,
     tokenizer: str,
 ) -> dict[str, Any]:
-    """Return eos_id, pad_id and append_eos: of the configuration, else the tokenizer's;
-    without padding it is EOS.
+    """Return `eos_id`, `pad_id` and `append_eos` of a build.
+
+    Ids of the configuration come before those of the tokenizer. A tokenizer without
+    padding is padded with EOS.
 
     Args:
-        suffix: what the post-processor puts behind a document.
-        tokenizer: what messages call it.
+        pack: Packing of the build; None without packing.
+        files: Tokenizer.
+        suffix: Ids that the post-processor puts after a document; None for none.
+        tokenizer: Name of the tokenizer in messages.
+
+    Raises:
+        ConfigError: Packing has no EOS, or an id is not in the vocabulary.
     """
-    eos, pad = (pack.eos_token_id, pack.pad_token_id) if pack else (None, None)
-    ids = special_ids(files, suffix, eos, pad)
+    # Without packing nothing needs EOS or padding.
     if pack is None:
-        return ids
-    if eos is None and ids["eos_id"] < 0:
+        return special_ids(files, suffix, None, None)
+    ids = special_ids(files, suffix, pack.eos_token_id, pack.pad_token_id)
+    if pack.eos_token_id is None and ids["eos_id"] < 0:
         raise ConfigError(
             f"{tokenizer} names no EOS token and pack.eos_token_id is not set; packing needs one to mark where "
             "documents end: set pack.eos_token_id",
             tokenizer=files.name,
         )
+    # Both ids are written into rows, so the vocabulary must have them.
     for name in ("eos", "pad"):
         if not 0 <= ids[f"{name}_id"] < files.vocab_size:
             raise ConfigError(
@@ -106,7 +141,13 @@ def packing_ids(
 
 
 def padded(source: ResolvedSource, planned: PlannedTokenizer) -> ResolvedSource:
-    """The source with the side of its padding, which may be the tokenizer's to say."""
+    """Return a source with the side of its padding.
+
+    The configuration comes before tokenizer_config.json; the default is right.
+
+    Raises:
+        ConfigError: The tokenizer has no id to pad with.
+    """
     settings = source.tokenizer
     if settings.padding == "none":
         return source
@@ -117,18 +158,29 @@ def padded(source: ResolvedSource, planned: PlannedTokenizer) -> ResolvedSource:
             "padding: false",
             tokenizer=planned.files.name,
         )
-    own = planned.files.config.get("padding_side")
-    side = settings.padding_side or ("left" if own == "left" else "right")
+    # The side of the tokenizer is read only without one in the configuration.
+    side = settings.padding_side
+    if not side:
+        side = "right"
+        if planned.files.config.get("padding_side") == "left":
+            side = "left"
     return replace(source, tokenizer=replace(settings, padding_side=side))
 
 
 def check_room(source: ResolvedSource, tokenizer: PlannedTokenizer) -> None:
-    """A `max_length` that special tokens fill is an error before any work."""
+    """Check, before any work, that `max_length` leaves room beside special tokens.
+
+    Raises:
+        ConfigError: Special tokens fill `max_length`.
+    """
     settings = source.tokenizer
-    around = [*(tokenizer.facts["prefix"] or ()), *(tokenizer.facts["suffix"] or ())]
-    limited = settings.long_documents != "keep" and settings.add_special_tokens
-    if limited and settings.max_length <= len(around):
+    prefix = tokenizer.facts["prefix"] or ()
+    suffix = tokenizer.facts["suffix"] or ()
+    special_count = len(prefix) + len(suffix)
+    # Documents that are kept whole have no largest length.
+    is_limited = settings.long_documents != "keep" and settings.add_special_tokens
+    if is_limited and settings.max_length <= special_count:
         raise ConfigError(
             f"datasets.{source.name}: max_length is {settings.max_length}, but tokenizer {tokenizer.files.name!r} puts "
-            f"{len(around)} special tokens around every document; expected at least {len(around) + 1}"
+            f"{special_count} special tokens around every document; expected at least {special_count + 1}"
         )

@@ -1,5 +1,7 @@
-"""The committed version that a plan must equal, where a version is planned again (by
-a repair, for example).
+"""Committed version that a plan must equal.
+
+A repair, for example, plans a version again. Files that were added since have no part
+in that plan, and documents that were held out are held out again.
 """
 
 from __future__ import annotations
@@ -17,14 +19,15 @@ from tokenlake.runtime.store.manifest import Manifest
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Precedent:
-    """The version that a plan is to be equal to, where a version is planned again.
+    """Committed version that a plan must equal.
 
     Attributes:
-        version: what versions from there on hold out says nothing; None: all count.
-        inputs: (source, path) of the input files that are planned with, whatever others
-            there are by now; None: all.
-        held_out: source to what the version holds out.
-        unit_size: number of input bytes of a unit; None: not known.
+        version: Number of the version; versions from it on do not decide the held-out
+            documents. None counts all versions.
+        inputs: Source and path of each input file of the plan; None for all files that
+            exist now.
+        held_out: Held-out documents of the version, by source.
+        unit_size: Number of input bytes of a unit; None if it is not known.
     """
 
     version: int | None = None
@@ -34,7 +37,8 @@ class Precedent:
 
     @classmethod
     def of(cls, manifest: Manifest) -> Precedent:
-        """Return what a committed version says."""
+        """Return the precedent of a committed version."""
+        # Paths are relative to the listing of their source, so both name a file.
         inputs = frozenset((file.source, file.path) for file in manifest.inputs)
         return cls(
             version=manifest.version,

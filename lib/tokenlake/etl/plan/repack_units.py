@@ -1,5 +1,6 @@
-"""Units of a build that packs the documents of stored versions again: one for each
-unit of each parent.
+"""Units of a build that packs the documents of stored versions again.
+
+Each unit of each parent becomes a unit.
 """
 
 from __future__ import annotations
@@ -45,11 +46,12 @@ def repack_units(
                 manifest.dataset, manifest.version, manifest=manifest
             )
 
+        # The manifest lists shards; units follow from these.
         shards_of_units: dict[int, list[ShardEntry]] = {}
         for shard in repacked_shards(manifest, parent.split):
             shards_of_units.setdefault(shard.unit, []).append(shard)
-        for number, shards in sorted(shards_of_units.items()):
-            record = records.get(number)
+        for parent_unit, shards in sorted(shards_of_units.items()):
+            record = records.get(parent_unit)
             source = _source_of(parent, record)
             unit = RepackUnit(
                 index=len(units),
@@ -59,7 +61,7 @@ def repack_units(
                     parent, shards, source, record, out, shuffled=shuffled
                 ),
                 parent=parent.version,
-                parent_unit=number,
+                parent_unit=parent_unit,
             )
             units.append(unit)
     return units
@@ -73,6 +75,7 @@ def _source_of(parent: FoundParent, record: UnitRecord | None) -> str:
         return parent.name
     if record is not None and record.source != MIXED:
         return record.source
+    # A manifest of one source needs no record.
     return next(iter(parent.manifest.accounts))
 
 
@@ -85,12 +88,17 @@ def _fingerprint(
     *,
     shuffled: bool,
 ) -> str:
+    """Return the identity of a unit; see :func:`repack_units` for the arguments."""
+    # 1. The rows that are packed, whatever version they are in.
+    shard_identities: list[list[Any]] = []
+    for shard in shards:
+        shard_identities.append([shard.split, shard.part, *rows_of_shard(shard)])
     content = {
-        "shards": [
-            [shard.split, shard.part, *rows_of_shard(shard)] for shard in shards
-        ],
+        "shards": shard_identities,
         "tokenizers": tokenizers_identity(parent),
     }
+
+    # 2. The format of the new rows.
     format_of_rows = rows_identity(out)
     # Only whether the documents of this parent are rendered matters to the unit.
     del format_of_rows["whole"]

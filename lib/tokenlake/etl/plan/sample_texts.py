@@ -35,8 +35,9 @@ that it compresses like the rest.
 def sample_of(
     documents: TextDocuments, most: int, part_bytes: int = PART_BYTES
 ) -> TextDocuments:
-    """Return documents of about `most` bytes of text, evenly from a batch; all of them
-    if they are not more.
+    """Return documents of about `most` bytes of text, evenly from a batch.
+
+    A batch of no more bytes is returned as it is.
 
     Plain texts are cut. Documents of ids, and those whose parts count differently, such
     as conversations, stay whole.
@@ -46,67 +47,80 @@ def sample_of(
         most: Bytes of text.
         part_bytes: Bytes of one part of plain texts.
     """
-    size = int(documents.sizes.sum())
-    if size <= most or not len(documents):
+    text_bytes = int(documents.sizes.sum())
+    if text_bytes <= most or not len(documents):
         return documents
-    is_plain = (
-        documents.spans is None and documents.ids is None and documents.parts == 1
-    )
+    has_structure = documents.spans is not None or documents.ids is not None
+    is_plain = not has_structure and documents.parts == 1
     if not is_plain:
-        return _whole_documents(documents, -(-size // most))
+        return _whole_documents(documents, -(-text_bytes // most))
     return _parts_of_texts(documents, most, part_bytes)
 
 
 def _whole_documents(documents: TextDocuments, step: int) -> TextDocuments:
     """Return one of each `step` documents of a batch, at least one."""
-    chosen = np.zeros(len(documents), np.bool_)
-    chosen[(step // 2) % len(documents) :: step] = True
-    return documents.select(chosen)
+    # Each step gives the document in its middle.
+    is_chosen = np.zeros(len(documents), np.bool_)
+    is_chosen[(step // 2) % len(documents) :: step] = True
+    return documents.select(is_chosen)
 
 
 def _parts_of_texts(
     documents: TextDocuments, most: int, usual_bytes: int
 ) -> TextDocuments:
-    """Return parts of plain texts, each as a document of its own; see the top of the
-    module.
-    """
-    offsets, data = string_buffers(documents.text)
+    """Return parts of plain texts, each as a document; see the top of the module."""
+    offsets, text_bytes = string_buffers(documents.text)
     first_byte = int(offsets[0])
     part_count = max(1, most // usual_bytes)
     part_bytes = most // part_count
-    stretch = documents.text_bytes / part_count
+    stretch_bytes = documents.text_bytes / part_count
 
-    # The part that was taken before may have gone beyond the middle of this stretch:
-    # `document` only grows.
+    # The text of each part, and the index of its document. The part before may have
+    # gone beyond the middle of this stretch, so the index only grows.
     texts: list[str] = []
-    origins: list[int] = []  # index of the document of each part
+    origins: list[int] = []
     document = 0
     for part in range(part_count):
-        begin = first_byte + int((part + 0.5) * stretch)
-        document = max(document, int(np.searchsorted(offsets, begin, side="right")) - 1)
+        part_begin = first_byte + int((part + 0.5) * stretch_bytes)
+        document = max(
+            document, int(np.searchsorted(offsets, part_begin, side="right")) - 1
+        )
         document_begin = int(offsets[document])
         is_long = int(offsets[document + 1]) - document_begin > part_bytes
-        begin = max(begin, document_begin) if is_long else document_begin
+        if is_long:
+            part_begin = max(part_begin, document_begin)
+        else:
+            part_begin = document_begin
         # Whole documents, until the part is long enough.
-        end_of_part = begin + part_bytes
-        while document < len(documents) and begin < end_of_part:
-            end = min(int(offsets[document + 1]), end_of_part)
+        end_of_part = part_begin + part_bytes
+        while document < len(documents) and part_begin < end_of_part:
+            piece_end = min(int(offsets[document + 1]), end_of_part)
             # A character that the part begins or ends in is left out.
-            texts.append(data[begin:end].tobytes().decode("utf-8", errors="ignore"))
+            texts.append(
+                text_bytes[part_begin:piece_end]
+                .tobytes()
+                .decode("utf-8", errors="ignore")
+            )
             origins.append(document)
-            if end < int(offsets[document + 1]):
+            if piece_end < int(offsets[document + 1]):
                 break
             document += 1
-            begin = end
+            part_begin = piece_end
         if document == len(documents):
             break
-    rows = np.array(origins, np.int64)
+    document_rows = np.array(origins, np.int64)
+    extra = documents.extra
+    if extra is not None:
+        extra = extra[document_rows]
+    label = documents.label
+    if label is not None:
+        label = label[document_rows]
     return replace(
         documents,
         text=pa.array(texts, pa.large_string()),
-        file=documents.file[rows],
-        position=documents.position[rows],
-        extra=None if documents.extra is None else documents.extra[rows],
-        label=None if documents.label is None else documents.label[rows],
-        kept=taken(documents.kept, rows),
+        file=documents.file[document_rows],
+        position=documents.position[document_rows],
+        extra=extra,
+        label=label,
+        kept=taken(documents.kept, document_rows),
     )

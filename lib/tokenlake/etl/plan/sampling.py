@@ -1,4 +1,4 @@
-"""A few places of a plan's inputs, and what stands there.
+"""Sample of a plan's inputs: a few places, and the documents that are there.
 
 Inputs of one kind are read whole where they are small. Of larger ones, places are
 chosen with probability proportional to size: the files are laid end to end and divided
@@ -6,8 +6,8 @@ into equal parts, and a block is read from the middle of each part. A file of 10
 a thousand times as many places as one of 10 MB, and a file whose documents grow longer
 towards its end is seen at all of its lengths.
 
-With ``K`` places, ``W`` bytes in all, and a quantity ``y[i]`` (documents, tokens) found in the ``b[i]`` bytes of place
-``i``::
+With ``K`` places, ``W`` bytes in all, and a quantity ``y[i]`` (documents, tokens) found
+in the ``b[i]`` bytes of place ``i``::
 
     rate[i] = y[i] / b[i]
     total   = W * mean(rate)
@@ -52,10 +52,13 @@ WHOLE_COMPRESSED_BYTES: Final = 8 << 20
 
 _LEAST_PLACES: Final = 8
 _MOST_PLACES: Final = 64
-_READ_BYTES: Final = 64 << 20  # of input that may be read in all
-# That are read at a place, of a file that may be read from any byte on.
+"""Numbers of places: a margin needs several, and more than these improve it little."""
+_READ_BYTES: Final = 64 << 20
+"""Bytes of input that may be read in total."""
 _WINDOW_BYTES: Final = 1 << 20
-_MOST_BATCHES: Final = 4  # that are read at a place until one has documents
+"""Bytes that are read at a place of a file that can be read from any byte on."""
+_MOST_BATCHES: Final = 4
+"""Batches that are read at a place until one has documents."""
 RANGE_WIDTH: Final = 2.0
 """Standard errors on each side of a range."""
 
@@ -63,12 +66,12 @@ RANGE_WIDTH: Final = 2.0
 @final
 @dataclass(frozen=True, slots=True)
 class Stratum:
-    """The ranges of one kind of input.
+    """Ranges of one kind of input.
 
     Attributes:
         ranges: Ranges in the order of the plan.
         weight: Sum of their weights, in bytes.
-        records: Number of their records, where the files state it; otherwise None.
+        records: Number of their records, if the files state it; otherwise None.
     """
 
     ranges: tuple[FileRange, ...]
@@ -79,7 +82,7 @@ class Stratum:
 @final
 @dataclass(frozen=True, slots=True)
 class PlaceSample:
-    """What was read at one place.
+    """Documents that were read at one place.
 
     Attributes:
         batches: Batches of documents, those without any included.
@@ -118,49 +121,56 @@ class PlaceSample:
 def strata_of(units: Iterable[TextUnit]) -> dict[Kind, Stratum]:
     """Return the ranges of units by kind."""
     ranges_by_kind: dict[Kind, list[FileRange]] = {}
-    for part in chain.from_iterable(unit.ranges for unit in units):
-        kind = (part.file.format, part.file.compression)
-        ranges_by_kind.setdefault(kind, []).append(part)
+    for file_range in chain.from_iterable(unit.ranges for unit in units):
+        kind = (file_range.file.format, file_range.file.compression)
+        ranges_by_kind.setdefault(kind, []).append(file_range)
     strata: dict[Kind, Stratum] = {}
     for kind, ranges in ranges_by_kind.items():
-        records: int | None = 0
-        for part in ranges:
+        weight = 0
+        record_count = 0
+        has_all_counts = True
+        for file_range in ranges:
+            weight += file_range.weight
             # A range that is cut after some rows holds fewer records than its row
             # groups.
-            is_known = part.records is not None and part.rows is None
-            records = (
-                records + (part.records or 0)
-                if is_known and records is not None
-                else None
-            )
-        strata[kind] = Stratum(
-            tuple(ranges), sum(part.weight for part in ranges), records
-        )
+            if file_range.records is None or file_range.rows is not None:
+                has_all_counts = False
+            else:
+                record_count += file_range.records
+        records = None
+        if has_all_counts:
+            records = record_count
+        strata[kind] = Stratum(tuple(ranges), weight, records)
     return strata
 
 
 def read_sample(stratum: Stratum, recipe: Recipe) -> tuple[list[PlaceSample], bool]:
-    """Read the places of a stratum, and return them and whether they are all of it.
+    """Read the places of a stratum.
+
+    Returns:
+        The places, and whether they are the whole stratum.
 
     Raises:
         SourceError: An input cannot be read.
     """
-    is_compressed = any(
-        part.file.compression is not None for part in stratum.ranges[:1]
-    )
-    if stratum.weight <= (WHOLE_COMPRESSED_BYTES if is_compressed else WHOLE_BYTES):
-        # Each batch is a place.
-        batches = (
-            batch
-            for part in stratum.ranges
-            for batch in recipe.read(part, _WINDOW_BYTES)
-        )
-        places = [
-            PlaceSample((batch,), batch.bytes_read, batch.bytes_read, batch.rows_read)
-            for batch in batches
-        ]
+    # All ranges of a stratum are compressed alike.
+    whole_bytes = WHOLE_BYTES
+    if stratum.ranges and stratum.ranges[0].file.compression is not None:
+        whole_bytes = WHOLE_COMPRESSED_BYTES
+
+    # 1. A small stratum is read as a whole: each batch is a place.
+    places: list[PlaceSample] = []
+    if stratum.weight <= whole_bytes:
+        for file_range in stratum.ranges:
+            for batch in recipe.read(file_range, _WINDOW_BYTES):
+                size = batch.bytes_read
+                places.append(PlaceSample((batch,), size, size, batch.rows_read))
         return places, True
-    return [_read_beginning(part, recipe) for part in _places(stratum)], False
+
+    # 2. Of a larger one, the beginnings of ranges at evenly spaced places.
+    for file_range in _places(stratum):
+        places.append(_read_beginning(file_range, recipe))
+    return places, False
 
 
 def totals_of_places(rates: Floats, weight: float) -> tuple[Floats, Floats]:
@@ -180,88 +190,119 @@ def totals_of_places(rates: Floats, weight: float) -> tuple[Floats, Floats]:
 
 
 def standard_errors(values: Floats) -> Floats:
-    """Return the standard error of the mean of each column of float64[places,
-    quantities]; NaN for a single place.
+    """Return the standard error of the mean of each quantity.
 
     The places are evenly spaced and in their order; see the formula at the top.
+
+    Args:
+        values: float64[places, quantities].
+
+    Returns:
+        float64[quantities], NaN for a single place.
     """
     count = len(values)
     if count < 2:
         return np.full(values.shape[1], np.nan)
-    squares = np.diff(values, axis=0) ** 2
-    return np.sqrt(squares.sum(axis=0) / (2 * (count - 1) * count))
+    squared_steps = np.diff(values, axis=0) ** 2
+    return np.sqrt(squared_steps.sum(axis=0) / (2 * (count - 1) * count))
 
 
 def _places(stratum: Stratum) -> Iterator[FileRange]:
-    """Yield parts of ranges that begin in the middle of equal parts of a stratum,
-    each part once.
+    """Yield the ranges that begin in the middle of equal parts of a stratum.
+
+    Each range is yielded once, even if several places fall on its beginning.
     """
-    bytes_at_a_place = max(
-        _WINDOW_BYTES if _is_readable_anywhere(part) else part.weight
-        for part in _evenly(stratum.ranges, _MOST_PLACES)
-    )
-    affordable = _READ_BYTES // max(bytes_at_a_place, 1)
-    count = min(_MOST_PLACES, max(_LEAST_PLACES, affordable))
-    step = stratum.weight / count
-    end = 0.0  # of the ranges before, in bytes
-    next_place = step / 2
+    # 1. The number of places, as many as the bytes that may be read allow. A file that
+    #    is read from its beginning only takes its whole range.
+    bytes_at_a_place = 1
+    for file_range in _evenly(stratum.ranges, _MOST_PLACES):
+        place_bytes = file_range.weight
+        if _is_readable_anywhere(file_range):
+            place_bytes = _WINDOW_BYTES
+        bytes_at_a_place = max(bytes_at_a_place, place_bytes)
+    affordable_places = _READ_BYTES // bytes_at_a_place
+    place_count = min(_MOST_PLACES, max(_LEAST_PLACES, affordable_places))
+
+    # 2. The places, on the line of all ranges laid end to end.
+    distance = stratum.weight / place_count
+    next_place = distance / 2
+    range_end = 0.0
     previous: FileRange | None = None
-    for part in stratum.ranges:
-        begin, end = end, end + part.weight
-        while next_place < end:
-            place = _part_from(part, (next_place - begin) / part.weight)
-            if place != previous:
-                yield place
-            previous = place
-            next_place += step
+    for file_range in stratum.ranges:
+        range_begin = range_end
+        range_end = range_begin + file_range.weight
+        while next_place < range_end:
+            fraction = (next_place - range_begin) / file_range.weight
+            place_range = _part_from(file_range, fraction)
+            if place_range != previous:
+                yield place_range
+            previous = place_range
+            next_place += distance
 
 
 def _evenly(ranges: Sequence[FileRange], most: int) -> Sequence[FileRange]:
-    """Return at most so many ranges, evenly over all of them."""
+    """Return a limited number of ranges, evenly spaced."""
     return ranges[:: math.ceil(len(ranges) / most)]
 
 
-def _part_from(part: FileRange, fraction: float) -> FileRange:
-    """Return the part of a range that begins at a fraction of it; the range where
-    only its beginning can be found.
+def _part_from(file_range: FileRange, fraction: float) -> FileRange:
+    """Return the part of a range that begins at a fraction of it.
+
+    It is the whole range if only its beginning can be found.
     """
     # A range of limited rows ends after these rows, counted from its beginning.
-    if part.rows is not None or not splittable(part.file):
-        return part
-    begin = part.start + int(fraction * (part.stop - part.start))
-    if part.file.is_lines:
+    if file_range.rows is not None or not splittable(file_range.file):
+        return file_range
+    part_start = file_range.start + int(fraction * (file_range.stop - file_range.start))
+    if file_range.file.is_lines:
         # The window lies around the place, and is whole at both ends of a range.
-        begin = min(begin - _WINDOW_BYTES // 2, part.stop - _WINDOW_BYTES)
-        begin = max(begin, part.start)
-    share = (part.stop - begin) / max(part.stop - part.start, 1)
+        part_start = min(
+            part_start - _WINDOW_BYTES // 2, file_range.stop - _WINDOW_BYTES
+        )
+        part_start = max(part_start, file_range.start)
+    # The weight shrinks with the bytes. The number of records is not known any more.
+    share = (file_range.stop - part_start) / max(file_range.stop - file_range.start, 1)
     return replace(
-        part, start=begin, weight=math.ceil(part.weight * share), records=None
+        file_range,
+        start=part_start,
+        weight=math.ceil(file_range.weight * share),
+        records=None,
     )
 
 
-def _read_beginning(part: FileRange, recipe: Recipe) -> PlaceSample:
-    """Read batches from the beginning of a range until one has documents and says how
-    much input it took.
+def _read_beginning(file_range: FileRange, recipe: Recipe) -> PlaceSample:
+    """Read batches from the beginning of a range until one has documents.
 
-    Some formats read ahead, or begin with rows that are left out.
+    It must also state the bytes of input that it took. Some formats read ahead, or
+    begin with rows that are left out.
     """
+    # 1. The batches.
     batches: list[Prepared] = []
     bytes_read = 0
-    is_window = _is_readable_anywhere(part)
+    is_window = _is_readable_anywhere(file_range)
     # What can be read from its beginning only is read in blocks of a unit's size.
-    reader = recipe.read(part, _WINDOW_BYTES) if is_window else recipe.read(part)
+    if is_window:
+        reader = recipe.read(file_range, _WINDOW_BYTES)
+    else:
+        reader = recipe.read(file_range)
+    document_count = 0
+    rows_read = 0
     for batch in reader:
         batches.append(batch)
         bytes_read += batch.bytes_read
-        has_documents = bytes_read > 0 and any(len(one.documents) for one in batches)
+        rows_read += batch.rows_read
+        document_count += len(batch.documents)
+        has_documents = bytes_read > 0 and document_count > 0
         if has_documents or len(batches) == _MOST_BATCHES:
             break
-    rows_read = sum(batch.rows_read for batch in batches)
     bytes_read = max(bytes_read, 1)
+
+    # 2. The bytes that they stand for. A window of lines begins and ends inside of
+    #    some.
     if not is_window:
         return PlaceSample(tuple(batches), bytes_read, bytes_read, rows_read)
-    window_bytes = max(bytes_read, min(_WINDOW_BYTES, part.weight))
-    cut_bytes = _bytes_before_first_record(part, batches)
+    window_bytes = max(bytes_read, min(_WINDOW_BYTES, file_range.weight))
+    cut_bytes = _bytes_before_first_record(file_range, batches)
     return PlaceSample(
         tuple(batches),
         max(bytes_read - cut_bytes, 1),
@@ -271,17 +312,24 @@ def _read_beginning(part: FileRange, recipe: Recipe) -> PlaceSample:
     )
 
 
-def _is_readable_anywhere(part: FileRange) -> bool:
-    """Return whether records can be read from any byte of a range on."""
-    return part.rows is None and part.file.is_lines and splittable(part.file)
+def _is_readable_anywhere(file_range: FileRange) -> bool:
+    """Whether records can be read from any byte of a range on."""
+    return (
+        file_range.rows is None
+        and file_range.file.is_lines
+        and splittable(file_range.file)
+    )
 
 
-def _bytes_before_first_record(part: FileRange, batches: Sequence[Prepared]) -> int:
-    """Return the bytes at the beginning of a range of lines that belong to a line of
-    the range before.
+def _bytes_before_first_record(
+    file_range: FileRange, batches: Sequence[Prepared]
+) -> int:
+    """Return the bytes before the first line that begins in a range of lines.
+
+    They belong to a line of the range before.
     """
     for batch in batches:
         if len(batch.documents):
-            first = int(batch.documents.position[0])
-            return max(0, first - part.start)
+            first_position = int(batch.documents.position[0])
+            return max(0, first_position - file_range.start)
     return 0

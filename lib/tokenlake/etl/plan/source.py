@@ -1,4 +1,4 @@
-"""The choices of a source that only its inputs and its tokenizer can decide.
+"""Choices of a source that only its inputs and its tokenizer can decide.
 
 1. Are its rows conversations, and which chat template renders them? See
    :mod:`tokenlake.etl.plan.conversations`.
@@ -59,19 +59,20 @@ def settle(
     Raises:
         ConfigError: The configuration does not fit these inputs or this tokenizer.
     """
+    # 1. Rows may be conversations if the configuration names no kind of texts.
     notes: list[str] = []
-    if source.texts.chat is None and not (
-        source.texts.prompt or source.texts.preference
-    ):
+    texts = source.texts
+    has_kind = texts.chat is not None or texts.prompt or texts.preference
+    if not has_kind:
         field = find_messages_field(source, files, rows)
         if field is not None:
-            source = replace(
-                source,
-                texts=replace(source.texts, chat=ResolvedChat(messages_field=field)),
-            )
+            chat = ResolvedChat(messages_field=field)
+            source = replace(source, texts=replace(texts, chat=chat))
             notes.append(
                 f"{source.name}: rows are conversations (field {field}); rendered by the tokenizer's chat template"
             )
+
+    # 2. The choices of that kind. Nothing is left open after them.
     try:
         source, notes_on_chat = _settle_texts(source, files, tokenizer, eos_id, rows)
     except ConfigError as error:
@@ -89,7 +90,10 @@ def _settle_texts(
     eos_id: int | None,
     rows: Rows | None,
 ) -> tuple[ResolvedSource, list[str]]:
-    """Make the choices for the kind of texts that a source has; see :func:`settle`."""
+    """Make the choices for the kind of texts that a source has.
+
+    See :func:`settle` for the arguments.
+    """
     texts = source.texts
     notes: list[str] = []
     if texts.fim is not None and (texts.masked or texts.preference):
@@ -97,14 +101,17 @@ def _settle_texts(
             "fim: fill-in-the-middle needs plain texts, and these rows are conversations; leave it out, or name a "
             "text field with content_field"
         )
+
+    # 1. The template.
     if texts.chat is not None:
         source, notes = settle_chat(source, texts.chat, files, tokenizer, rows)
     else:
         source = replace(source, texts=_with_template(texts, tokenizer))
+
+    # 2. The special tokens, and the fields of the first records.
     if source.texts.fim is not None:
-        source = replace(
-            source, texts=with_sentinels(source.texts, source.texts.fim, tokenizer)
-        )
+        texts = with_sentinels(source.texts, source.texts.fim, tokenizer)
+        source = replace(source, texts=texts)
     if source.texts.prompt is not None:
         _check_prompt(source, source.texts.prompt, files, tokenizer, eos_id)
     if source.texts.is_plain:
@@ -113,8 +120,9 @@ def _settle_texts(
 
 
 def _with_template(texts: ResolvedTexts, tokenizer: TokenizerFiles) -> ResolvedTexts:
-    """Return a section of texts with the tokenizer's chat template, where prompts or
-    preferences may need it.
+    """Return a section of texts with the tokenizer's chat template.
+
+    Only prompts and preferences may need it.
     """
     # A build of plain texts is planned without importing a template engine.
     if texts.prompt is not None and texts.prompt.format_type == "chat":
@@ -125,9 +133,8 @@ def _with_template(texts: ResolvedTexts, tokenizer: TokenizerFiles) -> ResolvedT
     if texts.preference is not None:
         from tokenlake.etl.text.preference_renderer import settled_preference
 
-        return replace(
-            texts, preference=settled_preference(texts.preference, tokenizer)
-        )
+        preference = settled_preference(texts.preference, tokenizer)
+        return replace(texts, preference=preference)
     return texts
 
 
@@ -138,11 +145,11 @@ def _check_prompt(
     tokenizer: TokenizerFiles,
     eos_id: int | None,
 ) -> None:
-    """Require a prompt template that fits its columns, rows that have these columns,
-    and an end of answers.
+    """Check the template and the columns of prompts, and the end of their answers.
 
     Raises:
-        ConfigError: One of them is not so.
+        ConfigError: The template does not fit its columns, the rows lack a column, or
+            nothing ends an answer.
     """
     # A build without prompts is planned without importing a template engine.
     from tokenlake.etl.text.prompt_renderer import check_end, open_prompt
@@ -159,13 +166,15 @@ def _check_prompt(
     names = field_names(rows)
     if not names:
         return
+
+    # A column may be a field inside another one, "question.text".
     for column in getattr(renderer, "needed", ()):
         if column in names or column.partition(".")[0] in names:
             continue
         option = "prompt.input_columns"
         if column == prompt.label_column:
             option = "prompt.label_column"
-        shown_names = ", ".join(map(repr, names))
+        shown_names = ", ".join(repr(name) for name in names)
         raise ConfigError(
             f"{option}: the first rows have no column {column!r}; they have {shown_names}"
             f"{did_you_mean(column, names)}",
@@ -176,8 +185,13 @@ def _check_prompt(
 
 
 def _require_text_field(source: ResolvedSource, files: Sequence[InputFile]) -> None:
-    """Raise ConfigError where none of the first records has the field of the texts."""
+    """Check that one of the first records has the field of the texts.
+
+    Raises:
+        ConfigError: None has it.
+    """
     field = source.content_field
+    # A file with columns states its fields; of others the first records are read.
     seen_names: dict[str, None] = {}
     for file in files[:FILES_LOOKED_AT]:
         if file.has_blocks:

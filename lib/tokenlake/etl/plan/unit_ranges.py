@@ -70,64 +70,65 @@ def group_ranges(
         unit_size: Number of input bytes of a unit.
     """
     group: list[FileRange] = []
-    group_size = 0
+    group_weight = 0
     # Each file counts for more bytes than it has, because opening it takes time too.
     cost_of_opening = unit_size // _FILES_PER_UNIT
     for ranges in files:
         if not ranges:
             continue
+        # A large file is cut already, and ends the group before it.
         weight = ranges[0].weight
         if len(ranges) > 1 or weight >= unit_size:
             if group:
                 yield tuple(group)
-            for part in ranges:
-                yield (part,)
+            for file_range in ranges:
+                yield (file_range,)
             group = []
-            group_size = 0
+            group_weight = 0
             continue
+        # A small one joins the group.
         weight += cost_of_opening
         group.extend(ranges)
-        group_size += weight
-        if group_size >= unit_size or _ends_by_hash(ranges[0], weight, unit_size):
+        group_weight += weight
+        if group_weight >= unit_size or _ends_by_hash(ranges[0], weight, unit_size):
             yield tuple(group)
             group = []
-            group_size = 0
+            group_weight = 0
     if group:
         yield tuple(group)
 
 
-def _ends_by_hash(part: FileRange, weight: int, unit_size: int) -> bool:
-    """Return whether a group ends after a file, with a chance proportional to the
-    file's weight.
-    """
+def _ends_by_hash(first_range: FileRange, weight: int, unit_size: int) -> bool:
+    """Whether a group ends after a file, with a chance proportional to its weight."""
+    # The hash of the path is a number below 2^64 that looks random.
     chance = min(1.0, _HASH_ENDS_PER_UNIT * weight / unit_size)
-    draw = xxhash.xxh3_64_intdigest(part.file.path.encode())
+    draw = xxhash.xxh3_64_intdigest(first_range.file.path.encode())
     return draw < chance * 2**64
 
 
 def range_identity(ranges: Sequence[FileRange]) -> list[dict[str, object]]:
-    """Return the canonical form of a unit's inputs: it has nothing of the machine on
-    which they are stored.
+    """Return the canonical form of a unit's inputs.
+
+    It has nothing of the machine on which they are stored.
     """
     identities: list[dict[str, object]] = []
-    for part in ranges:
+    for file_range in ranges:
         identity: dict[str, object] = {
-            "path": part.file.path,
-            "size": part.file.size,
-            "token": part.file.token,
-            "format": part.file.format,
-            "compression": part.file.compression,
-            "start": part.start,
-            "stop": part.stop,
+            "path": file_range.file.path,
+            "size": file_range.file.size,
+            "token": file_range.file.token,
+            "format": file_range.file.format,
+            "compression": file_range.file.compression,
+            "start": file_range.start,
+            "stop": file_range.stop,
         }
-        if part.file.companions:
-            identity["companions"] = [
-                companion.token for companion in part.file.companions
-            ]
+        if file_range.file.companions:
+            companions = file_range.file.companions
+            identity["companions"] = [companion.token for companion in companions]
         # Without a limit of rows the identity is that of versions before there were
         # limits.
-        if part.rows is not None:
-            identity["rows"] = part.rows
+        if file_range.rows is not None:
+            identity["rows"] = file_range.rows
         identities.append(identity)
     return identities
 
@@ -135,8 +136,9 @@ def range_identity(ranges: Sequence[FileRange]) -> list[dict[str, object]]:
 def files_of_sources(
     build: ResolvedBuild, ranges: Sequence[Iterable[Sequence[FileRange]]]
 ) -> list[int | None]:
-    """Return the number of files that each source writes; None where units and sizes
-    decide it.
+    """Return the number of files that each source writes.
+
+    None if units and sizes decide it.
 
     A source's own `num_shards` is its number. The rest of the build's is divided among
     the other sources by their weight (input bytes), with at least one for each.
@@ -145,40 +147,50 @@ def files_of_sources(
         build: Build with its sources.
         ranges: Ranges of each source, in any groups.
     """
-    numbers = [source.num_shards for source in build.sources]
+    file_counts = [source.num_shards for source in build.sources]
     if build.num_shards is None:
-        return numbers
-    rest = build.num_shards
-    others: list[int] = []
-    for index, number in enumerate(numbers):
-        if number is None:
-            others.append(index)
+        return file_counts
+    files_left = build.num_shards
+    open_indices: list[int] = []
+    for source_index, file_count in enumerate(file_counts):
+        if file_count is None:
+            open_indices.append(source_index)
         else:
-            rest -= number
-    weights = [_weight_of(ranges[index]) for index in others]
-    for index, number in zip(others, _divide(rest, weights), strict=True):
-        numbers[index] = number
-    return numbers
+            files_left -= file_count
+    weights = [_weight_of(ranges[source_index]) for source_index in open_indices]
+    for source_index, file_count in zip(
+        open_indices, _divide(files_left, weights), strict=True
+    ):
+        file_counts[source_index] = file_count
+    return file_counts
 
 
 def _weight_of(files: Iterable[Iterable[FileRange]]) -> int:
-    total = 0
+    """Return the weight of the ranges of some files, in input bytes."""
+    total_weight = 0
     for ranges in files:
-        for part in ranges:
-            total += part.weight
-    return total
+        for file_range in ranges:
+            total_weight += file_range.weight
+    return total_weight
 
 
 def _divide(count: int, weights: Sequence[int]) -> list[int]:
-    """Divide a number by weights: one for each, and the rest by the largest
-    remainder; ties go to the first.
+    """Divide a number by weights.
+
+    Each share has one, and the rest is divided by the largest remainder. Ties go to the
+    first. For example, 10 divided by the weights 3, 1 and 1 gives 5, 3 and 2.
     """
-    rest = count - len(weights)
+    remaining = count - len(weights)
     if sum(weights) == 0:
         weights = [1] * len(weights)
-    total = sum(weights)
-    shares = [1 + rest * weight // total for weight in weights]
-    remainders = [rest * weight % total for weight in weights]
+    total_weight = sum(weights)
+    shares: list[int] = []
+    remainders: list[int] = []
+    for weight in weights:
+        share, remainder = divmod(remaining * weight, total_weight)
+        shares.append(1 + share)
+        remainders.append(remainder)
+    # Rounding down leaves fewer units than there are shares.
     by_remainder = sorted(
         range(len(weights)), key=lambda index: (-remainders[index], index)
     )
@@ -190,8 +202,9 @@ def _divide(count: int, weights: Sequence[int]) -> list[int]:
 def cut_into_files(
     source: ResolvedSource, parts: Sequence[Sequence[FileRange]], files: int
 ) -> list[tuple[tuple[FileRange, ...], int]]:
-    """Return the ranges of each unit and the number of files that it writes; these sum
-    up to `files`.
+    """Return the ranges of each unit and the number of files that it writes.
+
+    The numbers sum up to `files`.
 
     Args:
         source: Source of the ranges.
@@ -201,28 +214,29 @@ def cut_into_files(
     Raises:
         ConfigError: One unit would have to write more files at a time than it may.
     """
+    # 1. Ranges that are small enough to be divided among the files.
     piece_size = max(1, _weight_of(parts) // (_PIECES_PER_FILE * files))
     pieces: list[FileRange] = []
     for ranges in parts:
         # Row groups or batches were joined to ranges of a unit's size, which are too
         # large here.
-        has_groups = bool(ranges) and (
-            ranges[0].file.has_blocks or ranges[0].file.has_records
-        )
-        was_joined = has_groups and source.num_rows is None
+        was_joined = False
+        if ranges and source.num_rows is None:
+            was_joined = ranges[0].file.has_blocks or ranges[0].file.has_records
         if was_joined:
-            pieces.extend(
-                split_file(ranges[0].file, piece_size, source.storage_options)
-            )
+            file = ranges[0].file
+            pieces.extend(split_file(file, piece_size, source.storage_options))
         else:
             pieces.extend(ranges)
 
+    # 2. The units between the marks of the line.
     line = _RangeLine(pieces)
     marks, more_files = line.marks(files)
     units: list[tuple[tuple[FileRange, ...], int]] = []
     for index, (begin, end) in enumerate(pairwise(marks)):
         units.append((tuple(line.between(begin, end)), 1 + more_files[index]))
 
+    # 3. A unit with many files holds a row group of each in memory.
     most_files = max(number for _, number in units)
     if most_files * len(source.split_names) > _MOST_OPEN_FILES:
         raise ConfigError(
@@ -238,7 +252,7 @@ def cut_into_files(
 
 @final
 class _RangeLine:
-    """Ranges laid end to end; a place on the line is the weight before it."""
+    """Ranges laid end to end. A place on the line is the weight before it."""
 
     def __init__(self, ranges: Sequence[FileRange]) -> None:
         self._ranges = ranges
@@ -252,24 +266,29 @@ class _RangeLine:
             files: Number of files.
 
         Returns:
-            The marks, ascending; and how many files more than one the unit after each
-            mark writes, by the mark's index.
+            The marks, ascending; and the number of files beyond one that the unit after
+            each mark writes, by the mark's index.
         """
-        total = self._places[-1]
+        # 1. Each mark goes to the nearest cut, unless another mark is there.
+        line_end = self._places[-1]
         marks = [0]
         places_without_mark: list[int] = []
-        index = 0
-        for number in range(1, files):
-            wanted = total * number // files
-            while index < len(self._ranges) - 1 and self._places[index + 1] <= wanted:
-                index += 1
-            place = self._nearest_cut(index, wanted)
-            if marks[-1] < place < total:
+        range_index = 0
+        for mark_number in range(1, files):
+            target_place = line_end * mark_number // files
+            while (
+                range_index < len(self._ranges) - 1
+                and self._places[range_index + 1] <= target_place
+            ):
+                range_index += 1
+            place = self._nearest_cut(range_index, target_place)
+            if marks[-1] < place < line_end:
                 marks.append(place)
             else:
-                places_without_mark.append(wanted)
-        marks.append(total)
+                places_without_mark.append(target_place)
+        marks.append(line_end)
 
+        # 2. A lost mark falls into a unit, which writes one file more.
         more_files: Counter[int] = Counter()
         last_unit = len(marks) - 2
         for place in places_without_mark:
@@ -277,80 +296,100 @@ class _RangeLine:
             more_files[max(0, min(unit, last_unit))] += 1
         return marks, more_files
 
-    def _nearest_cut(self, index: int, wanted: int) -> int:
-        """Return the place nearest to the wanted one at which the range with this
-        index can be cut.
+    def _nearest_cut(self, range_index: int, target_place: int) -> int:
+        """Return the place nearest to a target at which a range can be cut.
+
+        Args:
+            range_index: Index of the range that holds the target.
+            target_place: Place on the line.
         """
         if not self._ranges:
             return 0
-        if _can_be_cut(self._ranges[index]):
-            return wanted
-        begin = self._places[index]
-        end = self._places[index + 1]
-        if wanted - begin <= end - wanted:
+        if _can_be_cut(self._ranges[range_index]):
+            return target_place
+        begin = self._places[range_index]
+        end = self._places[range_index + 1]
+        if target_place - begin <= end - target_place:
             return begin
         return end
 
     def between(self, begin: int, end: int) -> Iterator[FileRange]:
-        """Yield the ranges, or parts of them, between two places; neighbours in one
-        file are joined.
+        """Yield the ranges, or parts of them, between two places.
+
+        Neighbours in one file are joined.
         """
-        last: FileRange | None = None
+        # The last range may still grow.
+        open_range: FileRange | None = None
         for piece in self._pieces(begin, end):
-            if last is None:
-                last = piece
+            if open_range is None:
+                open_range = piece
                 continue
-            joined = _joined(last, piece)
+            joined = _joined(open_range, piece)
             if joined is None:
-                yield last
-                last = piece
+                yield open_range
+                open_range = piece
             else:
-                last = joined
-        if last is not None:
-            yield last
+                open_range = joined
+        if open_range is not None:
+            yield open_range
 
     def _pieces(self, begin: int, end: int) -> Iterator[FileRange]:
-        total = self._places[-1]
-        for index in range(
-            max(0, bisect_left(self._places, begin) - 1), len(self._ranges)
-        ):
-            low = self._places[index]
-            high = self._places[index + 1]
-            if low > end:
+        """Yield the ranges, or parts of them, between two places, not joined."""
+        line_end = self._places[-1]
+        first_index = max(0, bisect_left(self._places, begin) - 1)
+        for index in range(first_index, len(self._ranges)):
+            range_begin = self._places[index]
+            range_end = self._places[index + 1]
+            if range_begin > end:
                 return
-            start = max(low, begin)
-            stop = min(high, end)
+            start = max(range_begin, begin)
+            stop = min(range_end, end)
             # A range without weight, such as an empty file, belongs to the piece that
             # begins at it, or to the last one.
-            is_weightless_here = (
-                low == high and begin <= low and (low < end or end == total)
+            is_weightless = range_begin == range_end
+            is_in_piece = begin <= range_begin and (
+                range_begin < end or end == line_end
             )
-            if start >= stop and not is_weightless_here:
+            if start >= stop and not (is_weightless and is_in_piece):
                 continue
-            part = self._ranges[index]
-            if (start, stop) != (low, high):
-                offset = part.start - low
-                part = replace(
-                    part, start=offset + start, stop=offset + stop, weight=stop - start
+            file_range = self._ranges[index]
+            if (start, stop) != (range_begin, range_end):
+                offset = file_range.start - range_begin
+                file_range = replace(
+                    file_range,
+                    start=offset + start,
+                    stop=offset + stop,
+                    weight=stop - start,
                 )
-            yield part
+            yield file_range
 
 
-def _can_be_cut(part: FileRange) -> bool:
-    """Return whether a range is one of bytes, in which each line belongs to the
-    range where it begins.
-    """
-    return part.file.is_lines and part.file.compression is None and part.rows is None
+def _can_be_cut(file_range: FileRange) -> bool:
+    """Whether a range is one of bytes, in which a line belongs to where it begins."""
+    return (
+        file_range.file.is_lines
+        and file_range.file.compression is None
+        and file_range.rows is None
+    )
 
 
-def _joined(first: FileRange, second: FileRange) -> FileRange | None:
-    """Return one range for two neighbours of a file, None where they are none."""
-    are_neighbours = first.file == second.file and first.stop == second.start
-    if not are_neighbours or first.rows is not None or second.rows is not None:
+def _joined(left_range: FileRange, right_range: FileRange) -> FileRange | None:
+    """Return one range for two neighbours of a file, None if they are none."""
+    are_neighbours = (
+        left_range.file == right_range.file and left_range.stop == right_range.start
+    )
+    if (
+        not are_neighbours
+        or left_range.rows is not None
+        or right_range.rows is not None
+    ):
         return None
     records = None
-    if first.records is not None and second.records is not None:
-        records = first.records + second.records
+    if left_range.records is not None and right_range.records is not None:
+        records = left_range.records + right_range.records
     return replace(
-        first, stop=second.stop, weight=first.weight + second.weight, records=records
+        left_range,
+        stop=right_range.stop,
+        weight=left_range.weight + right_range.weight,
+        records=records,
     )

@@ -1,4 +1,4 @@
-"""The size of a unit where the configuration leaves it open.
+"""Size of a unit where the configuration leaves it open.
 
 The first version of a dataset chooses it from the total size of its inputs, and every
 later version keeps it: an added file then disturbs only the unit that it falls into,
@@ -17,7 +17,9 @@ from tokenlake.runtime.store.catalog import Catalog
 from tokenlake.runtime.store.manifest import Manifest
 
 SMALLEST: Final = 8 * MIB
+"""Bytes of the smallest unit. The cost of a unit itself grows with their number."""
 LARGEST: Final = 128 * MIB
+"""Bytes of the largest unit, which is the work that a killed worker loses."""
 WORKERS: Final = 64
 """Number of workers that should all have a unit to build, where the inputs are large
 enough for it.
@@ -25,11 +27,10 @@ enough for it.
 
 
 def choose_unit_size(total: int) -> int:
-    """Return the largest power of two that gives each of :data:`WORKERS` workers a
-    unit, from 8 to 128 MiB.
+    """Return the largest unit size that gives each of :data:`WORKERS` workers a unit.
 
-    735 MB are cut into units of 8 MiB, 2 GiB into units of 32 MiB, 8 GiB and more into
-    units of 128 MiB.
+    It is a power of two from 8 to 128 MiB. For example, 735 MB are cut into units of 8
+    MiB, 2 GiB into units of 32 MiB, 8 GiB and more into units of 128 MiB.
 
     Args:
         total: Number of bytes of all inputs.
@@ -41,16 +42,18 @@ def choose_unit_size(total: int) -> int:
 
 
 def unit_size_of(manifest: Manifest) -> int | None:
-    """Return the unit size that a version was built with, or None for a manifest
-    that does not say.
+    """Return the unit size that a version was built with.
+
+    None for a manifest that does not have it.
     """
     size = manifest.config.get("build", {}).get("unit_size")
-    return size if isinstance(size, int) else None
+    if not isinstance(size, int):
+        return None
+    return size
 
 
 def first_unit_size(address: StoreAddress, dataset: str) -> int | None:
-    """Return the unit size of the earliest committed version of a dataset, or None
-    without one.
+    """Return the unit size of the earliest committed version, None without one.
 
     Args:
         address: Address of the store, which need not exist.

@@ -25,21 +25,29 @@ def input_changes(
         got: Inputs of the later plan.
         added: Whether new inputs count as changes too.
     """
-    present = {(file.source, file.path): file for file in got}
-    expected = {(file.source, file.path): file for file in wanted}
+    # 1. Files of the earlier plan that are gone, or have another size or token.
+    present_files = {(file.source, file.path): file for file in got}
+    expected_files = {(file.source, file.path): file for file in wanted}
     changes: list[str] = []
-    for key, file in expected.items():
-        before = f"{file.size} bytes, {file.token}"
-        now = "gone"
-        current = present.get(key)
-        if current is not None:
-            now = f"{current.size} bytes, {current.token}"
-        if now != before:
-            changes.append(f"{file.path} of {file.source} is {now}; expected {before}")
+    for file_key, file in expected_files.items():
+        expected_state = f"{file.size} bytes, {file.token}"
+        present_state = "gone"
+        present_file = present_files.get(file_key)
+        if present_file is not None:
+            present_state = f"{present_file.size} bytes, {present_file.token}"
+        if present_state != expected_state:
+            changes.append(
+                f"{file.path} of {file.source} is {present_state}; expected {expected_state}"
+            )
+
+    # 2. Files of the later plan alone.
     if added:
-        new_keys = [key for key in present if key not in expected]
-        changes.extend(f"{path} of {source} is new" for source, path in new_keys)
-    hidden = len(changes) - _MOST_SHOWN
-    if hidden > 0:
-        return [*changes[:_MOST_SHOWN], f"and {hidden} more"]
+        for source, path in present_files:
+            if (source, path) not in expected_files:
+                changes.append(f"{path} of {source} is new")
+
+    # 3. A message of a bounded length.
+    hidden_count = len(changes) - _MOST_SHOWN
+    if hidden_count > 0:
+        return [*changes[:_MOST_SHOWN], f"and {hidden_count} more"]
     return changes

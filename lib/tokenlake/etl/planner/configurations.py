@@ -1,6 +1,4 @@
-"""The plan of any configuration: of texts, of stored versions, or of the texts of a
-stored version.
-"""
+"""Plan of any configuration: of texts, stored versions, or texts of stored versions."""
 
 from __future__ import annotations
 
@@ -26,8 +24,9 @@ Configuration: TypeAlias = PipelineConfig | Mapping[str, Any] | str | os.PathLik
 def plan(
     config: Configuration, on_event: Watcher = ignore, *, again: Precedent | None = None
 ) -> Plan:
-    """Return the plan of a build. A configuration that mixes text is planned as several
-    builds, one after the other.
+    """Return the plan of a build.
+
+    A configuration that mixes text is planned as several builds, one after the other.
 
     Args:
         config: Configuration, mapping of its keys, or path of a YAML file.
@@ -52,6 +51,7 @@ def plan(
         1
     """
     pipeline = load_config(config)
+    # Texts of a stored version are found first; then they are planned like any texts.
     dataset = pipeline.retokenized
     if dataset is not None:
         return plan_again(pipeline, dataset, make_plan, on_event, again)
@@ -61,8 +61,9 @@ def plan(
 def make_plan(
     build: ResolvedBuild, *, on_event: Watcher = ignore, again: Precedent | None = None
 ) -> Plan:
-    """Return the plan of a resolved build; see :func:`plan` for the other arguments
-    and the errors.
+    """Return the plan of a resolved build.
+
+    See :func:`plan` for the other arguments and the errors.
     """
     if not build.parents:
         plan = plan_texts(build, on_event, again)

@@ -1,9 +1,11 @@
-"""Upper bounds of the number of records in ranges of files, and the bad records that a
-unit may have.
+"""Upper bounds of records in ranges of files, and of bad records in a unit.
 
 A build with ``max_bad_fraction`` fails once its bad records are more than that share of
 all records. A unit can stop early: once its bad records alone are more than the share
 of all records that the source can have at most.
+
+Example: a source of 1 MB of JSON Lines, whose shortest record is "{}" and a line feed,
+has 333,334 records at most. With a fraction of 0.01 a unit stops after 3,333 bad ones.
 """
 
 from __future__ import annotations
@@ -45,20 +47,23 @@ def bad_budgets(build: ResolvedBuild, units: Iterable[TextUnit]) -> dict[str, in
         build: Build with its sources.
         units: All units of the build.
     """
-    most = Counter[str]()
+    most_by_source = Counter[str]()
     fractions: dict[str, float] = {}
     for source in build.sources:
         if source.on_bad_record == "quarantine":
             fractions[source.name] = source.max_bad_fraction
     for unit in units:
         if unit.source in fractions:
-            most[unit.source] += most_records(unit.ranges)
-    return {name: int(fraction * most[name]) for name, fraction in fractions.items()}
+            most_by_source[unit.source] += most_records(unit.ranges)
+    return {
+        name: int(fraction * most_by_source[name])
+        for name, fraction in fractions.items()
+    }
 
 
 def most_records(ranges: Iterable[FileRange]) -> int:
     """Return an upper bound of the number of records of a unit."""
-    return sum(most_in_range(part) for part in ranges)
+    return sum(most_in_range(file_range) for file_range in ranges)
 
 
 def most_in_range(part: FileRange) -> int:
@@ -66,16 +71,18 @@ def most_in_range(part: FileRange) -> int:
 
     `records` and `rows` of a range count its records. Its bytes only bound them.
     """
-    most = part.records
-    if most is None:
+    # 1. The footer of the file, or the size of the range.
+    bound = part.records
+    if bound is None:
         least_record_bytes = part.file.facts.least_record_bytes
         if least_record_bytes is None:
-            most = _UNBOUNDED
+            bound = _UNBOUNDED
         else:
-            bytes_read = (part.stop - part.start) * _MOST_EXPANSION[
-                part.file.compression
-            ]
-            most = bytes_read // least_record_bytes + 1
+            # Every record takes at least this many bytes of the uncompressed range.
+            expansion = _MOST_EXPANSION[part.file.compression]
+            bytes_read = (part.stop - part.start) * expansion
+            bound = bytes_read // least_record_bytes + 1
+    # 2. A limit of rows.
     if part.rows is not None:
-        most = min(most, part.rows)
-    return most
+        bound = min(bound, part.rows)
+    return bound

@@ -1,5 +1,4 @@
-"""The plan of `retokenize`: the text of a stored version is tokenized again, by another
-tokenizer.
+"""Plan of `retokenize`: the text of a stored version is tokenized again.
 
 The version knows its inputs: its manifest has their paths and hashes, and the record of
 its run says how they were read. From both, a configuration of texts is made and planned
@@ -41,14 +40,17 @@ _OPTIONS_OF_TOKENS: Final = (
     "shard_column",
     "cache_path",
 )
-"""Options of a dataset about its tokens and files, which are made anew."""
+"""Options of a dataset about its tokens and files, which get their defaults."""
 
 _OPTIONS_OF_READING: Final = ("on_bad_record", "max_bad_fraction", "splits")
 """Options of a dataset that the section `source` has too."""
 
 
 class _MakePlan(Protocol):
-    """Plans a resolved build, see :func:`tokenlake.etl.planner.make_plan`."""
+    """Function that plans a resolved build.
+
+    See :func:`tokenlake.etl.planner.make_plan`.
+    """
 
     def __call__(
         self, build: ResolvedBuild, *, on_event: Watcher, again: Precedent | None
@@ -77,18 +79,16 @@ def plan_again(
             recorded, or its inputs changed.
         IntegrityError: Its manifest is damaged.
     """
+    # 1. The configuration of the text, with the tokenizer of the new one.
     stored = resolve(config)
     catalog = Catalog(open_store(address_of_build(stored)))
     (parent,) = find_parents(catalog, stored.parents, stored.name)
     original = _configuration_of(catalog, parent, config)
-    build = resolve(
-        config.model_copy(
-            update={
-                "datasets": _with_tokenizer(original, config.tokenizer_of(dataset)),
-                "source": original.source,
-            }
-        )
-    )
+    datasets = _with_tokenizer(original, config.tokenizer_of(dataset))
+    update = {"datasets": datasets, "source": original.source}
+    build = resolve(config.model_copy(update=update))
+
+    # 2. The plan, of the inputs that the version had.
     if again is None:
         # The numbers of versions of another dataset mean nothing here.
         again = replace(Precedent.of(parent.manifest), version=None)
@@ -96,17 +96,21 @@ def plan_again(
         plan = make_plan(build, on_event=on_event, again=again)
     except SourceNotFoundError as error:
         raise _text_changed(parent, str(error)) from error
+
+    # 3. The inputs must be the same.
     changes = input_changes(parent.manifest.inputs, plan.inputs, added=True)
     if changes:
         raise _text_changed(parent, "; ".join(changes))
-    names = ", ".join({source.tokenizer.name_or_path for source in build.sources})
+    tokenizer_names = {source.tokenizer.name_or_path for source in build.sources}
     note = (
-        f"{parent.name}: the text of {parent.reference} is tokenized again, by {names}"
+        f"{parent.name}: the text of {parent.reference} is tokenized again, by "
+        f"{', '.join(tokenizer_names)}"
     )
     return replace(plan, parents=(parent,), notes=(note, *plan.notes))
 
 
 def _text_changed(parent: FoundParent, changes: str) -> ConfigError:
+    """Return the error for inputs that are no longer those of the version."""
     return parent.wrong(
         f"the text of {parent.reference} has changed: {changes}. Restore it; or build {parent.manifest.dataset} "
         "again, whose next version has the present text; or write data_files instead of dataset",
@@ -124,9 +128,10 @@ def _configuration_of(
 
     Args:
         catalog: Catalog of the store.
-        parent: The version.
+        parent: Version whose text is tokenized again.
         config: Configuration of the new build.
     """
+    # 1. Versions without text of their own.
     manifest = parent.manifest
     if "around" in manifest.config.get("build", {}):
         references = ", ".join(
@@ -142,6 +147,8 @@ def _configuration_of(
             f"{parent.reference} contains preferences, which can be neither packed nor mixed",
             ".retokenize",
         )
+
+    # 2. The recorded configuration.
     layout = Layout(manifest.dataset, manifest.version)
     recorded_fields = recorded(
         catalog.store,
@@ -153,6 +160,9 @@ def _configuration_of(
     retokenized = original.retokenized
     if retokenized is None:
         return original
+
+    # 3. It names a version in turn: that one's configuration has the text, and this one
+    #    the tokenizer.
     original = original.model_copy(update={"save": config.save})
     stored = resolve(original)
     (earlier_parent,) = find_parents(catalog, stored.parents, stored.name)
@@ -171,18 +181,18 @@ def _with_tokenizer(
     datasets: list[DatasetConfig] = []
     for dataset in texts.datasets:
         update: dict[str, Any] = {}
-        for name in _OPTIONS_OF_TOKENS:
-            update[name] = DatasetConfig.model_fields[name].get_default()
-        for name in _OPTIONS_OF_READING:
-            value = getattr(dataset, name)
-            if value is None:
-                value = getattr(texts.source, name)
-            update[name] = value
+        for option in _OPTIONS_OF_TOKENS:
+            update[option] = DatasetConfig.model_fields[option].get_default()
+        for option in _OPTIONS_OF_READING:
+            setting = getattr(dataset, option)
+            if setting is None:
+                setting = getattr(texts.source, option)
+            update[option] = setting
         # The default of the section is not written into the dataset, so that the
         # identity of the build stays.
-        special_tokens = (
-            dataset.special_tokens_in_text or texts.tokenize.special_tokens_in_text
-        )
+        special_tokens = dataset.special_tokens_in_text
+        if not special_tokens:
+            special_tokens = texts.tokenize.special_tokens_in_text
         if dataset.special_tokens_in_text is None and special_tokens == "literal":
             special_tokens = None
         update["special_tokens_in_text"] = special_tokens

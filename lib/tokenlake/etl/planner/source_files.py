@@ -1,6 +1,4 @@
-"""The input files of a source: listed, hashed, cut into the ranges of units, and
-notes on them.
-"""
+"""Input files of a source: listing, hashes, the ranges of units, and notes on them."""
 
 from __future__ import annotations
 
@@ -33,9 +31,12 @@ _MOST_SHOWN: Final = 5
 
 
 def require_use(source: ResolvedSource, files: Iterable[InputFile]) -> None:
-    """Raise ConfigError for an option of a source that is of no use for any of its
-    files.
+    """Check that options of a source are of use for one of its files at least.
+
+    Raises:
+        ConfigError: An option is of no use.
     """
+    # The default of `text_mode` fits all formats.
     text_mode = None
     if source.text_mode == "lines":
         text_mode = source.text_mode
@@ -45,9 +46,14 @@ def require_use(source: ResolvedSource, files: Iterable[InputFile]) -> None:
 
 
 def check_predicates(sources: Iterable[ResolvedSource]) -> None:
-    """Raise ConfigError for a wrong `where`, before any work."""
+    """Check each `where`, before any work.
+
+    Raises:
+        ConfigError: A `where` is wrong.
+    """
     for source in sources:
         if source.where:
+            # The predicate is compiled here only for its errors.
             try:
                 Predicate(source.where)
             except ConfigError as error:
@@ -57,8 +63,10 @@ def check_predicates(sources: Iterable[ResolvedSource]) -> None:
 
 
 def with_code(source: ResolvedSource) -> ResolvedSource:
-    """Return a source with the code of its functions; ConfigError for a step that
-    cannot be made.
+    """Return a source with the code of its functions.
+
+    Raises:
+        ConfigError: A step cannot be made.
     """
     try:
         open_chain(source.texts)
@@ -85,6 +93,7 @@ def list_files(
         only: Source and path of each file that is kept; None keeps all.
         select: Function that chooses the files of an entry to list.
     """
+    # Files that were hashed before and have not changed are not read again.
     on_progress = progress_of(source, on_event)
     with HashCache() as cache:
         files = list_inputs(
@@ -94,6 +103,7 @@ def list_files(
             on_progress=on_progress,
             select=select,
         )
+    # Files that were added since a version was built have no part in its plan.
     if only is None:
         return files
     return CompactTuple(
@@ -109,8 +119,9 @@ def read_listing(
     files: Sequence[InputFile] | None = None,
     select: Select = choose,
 ) -> tuple[Sequence[InputFile], Groups]:
-    """Return the files of a source, as far as `num_rows` needs them, and the ranges of
-    its units.
+    """Return the files of a source, and the ranges of its units.
+
+    With `num_rows` only the first files are listed, as far as their records are needed.
 
     Args:
         source: Source to read.
@@ -125,15 +136,16 @@ def read_listing(
     if source.num_rows is None:
         if files is None:
             files = list_files(source, threads, on_event, select=select)
-        parts = split_files(
+        file_ranges = split_files(
             files,
             unit_size,
             source.storage_options,
             threads=threads,
             on_progress=on_progress,
         )
-        return files, [compact(group) for group in group_ranges(parts, unit_size)]
+        return files, [compact(group) for group in group_ranges(file_ranges, unit_size)]
 
+    # Each file is counted as it is listed, until there are enough records.
     limit = RecordLimit(source, source.num_rows, unit_size, on_progress)
     with HashCache() as cache:
         files = list_inputs(
@@ -148,16 +160,13 @@ def read_listing(
 
 
 def progress_of(source: ResolvedSource, on_event: Watcher) -> OnProgress:
-    """Return a function that reports the progress of a listing as events of a
-    source.
-    """
+    """Return a function that reports the progress of a listing as events."""
     return lambda progress: on_event(Planning(source.name, *astuple(progress)))
 
 
 def compact(group: tuple[FileRange, ...]) -> Sequence[FileRange]:
-    """Return the ranges of a unit in little memory; a single one takes less as it
-    is.
-    """
+    """Return the ranges of a unit in little memory."""
+    # A single range takes less as it is.
     if len(group) == 1:
         return group
     return CompactTuple(FileRange, group)
@@ -189,30 +198,32 @@ def look_at(
         files: Its files.
         unit_size: Number of input bytes of a unit.
     """
+    # The keys of a dict are distinct, in the order of the files.
     origins: dict[str, None] = {}
     whole_files: list[InputFile] = []
-    count = 0
-    size = 0
+    file_count = 0
+    total_bytes = 0
     for file in files:
-        count += 1
-        size += file.size
+        file_count += 1
+        total_bytes += file.size
         if file.origin:
             origins[file.origin] = None
         if file.size > unit_size and not splittable(file):
             whole_files.append(file)
+    # Without a file that can be split, more workers than files have nothing to do.
     notes = _notes_on_whole_files(source, whole_files)
+    # A source with `num_rows` is listed only as far as its rows are needed.
     if source.num_rows is None:
-        # A source with `num_rows` is listed only as far as its rows are needed.
         paths = (file.path for file in files)
         for note in missing_numbers(paths, source.data_files):
             notes.append(f"{source.name}: {note}")
-    if whole_files and len(whole_files) == count:
-        most = numbers.plural(count, "worker")
+    if whole_files and len(whole_files) == file_count:
+        most_workers = numbers.plural(file_count, "worker")
         notes.append(
-            f"{source.name}: none of its files can be split, so at most {most} can work on it at a time"
+            f"{source.name}: none of its files can be split, so at most {most_workers} can work on it at a time"
         )
     return SourceFindings(
-        Listed(source.name, count, size),
+        Listed(source.name, file_count, total_bytes),
         notes,
         [f"{source.name}: {origin}" for origin in origins],
     )
@@ -221,8 +232,9 @@ def look_at(
 def _notes_on_whole_files(
     source: ResolvedSource, whole_files: list[InputFile]
 ) -> list[str]:
-    """Return a note for each of the largest files that cannot be split, and one for
-    the others.
+    """Return notes on files that cannot be split.
+
+    The largest files have a note each, the others one together.
     """
     notes: list[str] = []
     by_size = sorted(whole_files, key=lambda file: (-file.size, file.path))
@@ -243,6 +255,7 @@ def _notes_on_whole_files(
 
 def _why_not_split(file: InputFile) -> tuple[str, str]:
     """Return the reason why a file cannot be split, and a remedy."""
+    # A stream has no place where a second worker could begin.
     if file.compression:
         remedy = "Parquet, several smaller files, or the same file uncompressed can be read by all workers."
         return f"{file.compression} is read from its beginning", remedy

@@ -1,4 +1,4 @@
-"""The plan of a build of texts.
+"""Plan of a build of texts.
 
 1. List and hash the files of each source, and choose the size of a unit where the
    configuration leaves it open.
@@ -12,7 +12,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any, final
@@ -92,10 +92,9 @@ def plan_texts(
     notes = [*inputs.notes, *notes_on_kept(build)]
 
     # Step 4: documents that are left out or held out.
-    groups_by_name = {
-        source.name: groups
-        for source, groups in zip(build.sources, inputs.groups, strict=True)
-    }
+    groups_by_name: dict[str, Groups] = {}
+    for source, groups in zip(build.sources, inputs.groups, strict=True):
+        groups_by_name[source.name] = groups
     exclusions = match_exclusions(build.sources, groups_by_name, build.hash_threads)
     excluded = _excluded_positions(exclusions)
     for exclusion in exclusions:
@@ -105,15 +104,8 @@ def plan_texts(
     )
     notes.extend(notes_on_held_out)
     # The sources in units have no types of kept fields, which belong to the build.
-    unit_sources = [
-        replace(source, held_out=held_out[source.name]) for source in inputs.sources
-    ]
-    build = replace(
-        build,
-        sources=tuple(
-            replace(source, held_out=held_out[source.name]) for source in build.sources
-        ),
-    )
+    unit_sources = _with_held_out(inputs.sources, held_out)
+    build = replace(build, sources=tuple(_with_held_out(build.sources, held_out)))
 
     # Step 5: the units and the version.
     units, notes_on_files = _units_of_sources(
@@ -121,22 +113,20 @@ def plan_texts(
     )
     notes.extend(notes_on_files)
     config = {"build": identity(build), **card_identity(build)}
+    unit_fingerprints = [unit.fingerprint for unit in units]
+    source_identities: dict[str, Any] = {}
+    for source in build.sources:
+        source_identities[source.name] = source_identity(source)
     return Plan(
         build=build,
         inputs=_all_inputs(inputs.files),
         units=tuple(units),
         tokenizers=tokenizers,
-        fingerprint=fingerprint(
-            {**config, "units": [unit.fingerprint for unit in units]}
-        ),
+        # The fingerprints of units have the identities of their sources.
+        fingerprint=fingerprint({**config, "units": unit_fingerprints}),
         notes=tuple(notes),
         left_out=tuple(inputs.left_out),
-        config={
-            **config,
-            "sources": {
-                source.name: source_identity(source) for source in build.sources
-            },
-        },
+        config={**config, "sources": source_identities},
         exclusions=exclusions,
         bad_budgets=bad_budgets(build, units),
     )
@@ -145,8 +135,9 @@ def plan_texts(
 @final
 @dataclass(frozen=True, slots=True)
 class _SourceInputs:
-    """Inputs of the sources of a build; the sequences of sources, files and groups are
-    parallel.
+    """Inputs of the sources of a build.
+
+    The sequences of sources, files and groups are parallel.
 
     Attributes:
         sources: Sources with all choices that their files and tokenizers decide.
@@ -188,6 +179,7 @@ def _read_sources(
                 source, first_files, tokenizers[source.name]
             )
             inputs.notes.extend(notes_on_ids)
+        # The files of a source are listed already, unless a number of rows bounds them.
         files, groups = read_listing(
             source, unit_size, build.hash_threads, on_event, listings.get(source.name)
         )
@@ -229,6 +221,7 @@ def _list_sources(
 
 
 def _all_inputs(inputs: Sequence[Sequence[InputFile]]) -> Sequence[InputFile]:
+    """Return the files of all sources, in little memory."""
     if len(inputs) == 1:
         return inputs[0]
     return CompactTuple(InputFile, chain.from_iterable(inputs))
@@ -237,9 +230,12 @@ def _all_inputs(inputs: Sequence[Sequence[InputFile]]) -> Sequence[InputFile]:
 def _settle(
     source: ResolvedSource, files: Sequence[InputFile], tokenizer: PlannedTokenizer
 ) -> tuple[ResolvedSource, list[str]]:
-    """Return a source with all choices that its files and its tokenizer decide, and
-    notes on them.
+    """Return a source with all choices that its files and tokenizer decide.
+
+    Returns:
+        The source, and notes on the choices.
     """
+    # The choices of imported ids were settled before their files were cut.
     notes: list[str] = []
     if source.tokens is None:
         eos_id = None
@@ -262,6 +258,8 @@ def _unit_size(
     of the earliest version of the dataset, else one chosen from the total size of the
     inputs.
     """
+    # A later version keeps the size: then an added file changes only the units around
+    # it.
     if build.unit_size is not None:
         return build.unit_size
     if again is not None and again.unit_size is not None:
@@ -269,13 +267,25 @@ def _unit_size(
     earliest = first_unit_size(address_of_build(build), build.name)
     if earliest is not None:
         return earliest
-    total = 0
+    # A listing without hashes is enough for sizes.
+    total_bytes = 0
     for source in build.sources:
         listing = listings.get(source.name)
         if listing is None:
             listing = list_inputs(source, hashed=False)
-        total += sum(file.size for file in listing)
-    return choose_unit_size(total)
+        total_bytes += sum(file.size for file in listing)
+    return choose_unit_size(total_bytes)
+
+
+def _with_held_out(
+    sources: Iterable[ResolvedSource],
+    held_out: Mapping[str, ResolvedHeldOut | None],
+) -> list[ResolvedSource]:
+    """Return sources with their held-out documents."""
+    changed_sources: list[ResolvedSource] = []
+    for source in sources:
+        changed_sources.append(replace(source, held_out=held_out[source.name]))
+    return changed_sources
 
 
 def _excluded_positions(exclusions: Iterable[Exclusion]) -> dict[str, Positions]:
@@ -302,18 +312,19 @@ def _hold_out(
     held_out: dict[str, ResolvedHeldOut | None] = {}
     notes: list[str] = []
     for source, groups in zip(sources, groups_of_sources, strict=True):
-        wanted = source.held_out
+        # A version that is planned again holds out the same documents.
+        requested = source.held_out
         precedent = None
         if again is not None:
             precedent = again.held_out.get(source.name)
-        if wanted is None:
+        if requested is None:
             held_out[source.name] = None
-        elif precedent is not None and precedent.count == wanted.count:
+        elif precedent is not None and precedent.count == requested.count:
             held_out[source.name] = precedent
         else:
             held_out[source.name], note = hold_out(
                 source,
-                wanted,
+                requested,
                 list(by_file(groups)),
                 excluded.get(source.name, {}),
                 earlier,
@@ -331,8 +342,9 @@ def _units_of_sources(
     groups_of_sources: Sequence[Groups],
     excluded: Mapping[str, Positions],
 ) -> tuple[list[TextUnit], list[str]]:
-    """Return the units of all sources, numbered through, and notes on sources that
-    make fewer files than asked for.
+    """Return the units of all sources, numbered through, and notes.
+
+    A note says that a source makes fewer files than asked for.
     """
     units: list[TextUnit] = []
     notes: list[str] = []
@@ -377,15 +389,8 @@ def _units_of(
             rows decides it.
         excluded: Positions that are left out of the source.
     """
-    pieces: Iterable[tuple[Sequence[FileRange], int | None]]
-    if file_count is None:
-        pieces = ((group, None) for group in groups)
-    else:
-        cut_groups = cut_into_files(source, list(by_file(groups)), file_count)
-        pieces = ((compact(group), number) for group, number in cut_groups)
-
-    # The identity of a unit has these members and its own. They are encoded once, as
-    # there may be very many units.
+    # 1. The members that the identities of all units share. They are encoded once, as
+    #    there may be very many units.
     common_members = canonical_members(
         {
             "format_version": FORMAT_VERSION,
@@ -396,30 +401,50 @@ def _units_of(
             "pad_id": tokenizer.pad_id,
         }
     )
+
+    # 2. The units. Positions are counted from the beginning of a file, so the records
+    #    of the ranges before are remembered.
     units: list[TextUnit] = []
     records_before: dict[int, int | None] = {}
-    for group, number in pieces:
+    for group, file_number in _numbered_groups(source, groups, file_count):
         ranges = tuple(group)
-        excluded_here: Positions = {}
+        excluded_positions: Positions = {}
         if excluded:
-            excluded_here = of_unit(ranges, excluded, records_before)
+            excluded_positions = of_unit(ranges, excluded, records_before)
+        excluded_members: dict[str, list[int]] = {}
+        for file_id, positions in excluded_positions.items():
+            excluded_members[str(file_id)] = positions
         own_members: dict[str, Any] = {
             "ranges": range_identity(ranges),
-            "excluded": {
-                str(file_id): positions for file_id, positions in excluded_here.items()
-            },
+            "excluded": excluded_members,
         }
-        if number is not None:
-            own_members["files"] = number
+        if file_number is not None:
+            own_members["files"] = file_number
         canonical_identity = joined(common_members | canonical_members(own_members))
         unit = TextUnit(
             index=len(units),
             source=source.name,
-            bytes=sum(part.weight for part in ranges),
+            bytes=sum(file_range.weight for file_range in ranges),
             fingerprint=hashlib.sha256(canonical_identity).hexdigest(),
             ranges=group,
-            excluded=excluded_here,
-            files=number,
+            excluded=excluded_positions,
+            files=file_number,
         )
         units.append(unit)
     return units
+
+
+def _numbered_groups(
+    source: ResolvedSource, groups: Groups, file_count: int | None
+) -> Iterator[tuple[Sequence[FileRange], int | None]]:
+    """Yield the ranges of each unit, and the number of files that it writes.
+
+    See :func:`_units_of` for the arguments.
+    """
+    if file_count is None:
+        for group in groups:
+            yield group, None
+        return
+    cut_groups = cut_into_files(source, list(by_file(groups)), file_count)
+    for cut_group, file_number in cut_groups:
+        yield compact(cut_group), file_number

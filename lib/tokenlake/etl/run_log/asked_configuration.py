@@ -1,4 +1,4 @@
-"""The configuration of a run, as ``runs/<run id>-asked.json`` keeps it."""
+"""Configuration of a run, as ``runs/<run id>-asked.json`` holds it."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ SUFFIX: Final = "-asked"
 @final
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """The configuration of a run.
+    """Configuration of a run.
 
     Attributes:
         fingerprint: Identity of the version that it builds.
         directory: Folder that relative paths refer to.
-        config: Configuration as JSON, to be loaded again; None where it holds a secret
+        config: Configuration as JSON, to be loaded again; None if it holds a secret
             itself, and not a reference.
         left_out: Reason why there is no configuration.
     """
@@ -52,9 +52,10 @@ class Asked:
             config: Configuration of the run.
             fingerprint: Identity of the version that it builds.
         """
+        # 1. Leave out the secrets that a rebuild does not need. A push needs its token,
+        #    but a build does not. A user who repairs a store has opened it with its
+        #    options.
         directory = str(Path.cwd())
-        # A push needs its token, but a build does not. A user who repairs a store has
-        # opened it with its options.
         storage_options = config.save.storage_options
         if literal_secrets(storage_options):
             storage_options = None
@@ -63,16 +64,15 @@ class Asked:
         )
         config = config.model_copy(update={"save": save})
 
+        # 2. Record no configuration that holds others.
         fields = config.model_dump(mode="json")
         secrets = literal_secrets(config)
         if secrets:
             left_out = f"it contains secrets: {', '.join(secrets)}"
             return cls(fingerprint, directory, None, left_out)
-        signed = _keys_of_signed_texts(fields)
-        if signed:
-            left_out = (
-                f"it contains URLs with passwords or signatures: {', '.join(signed)}"
-            )
+        signed_keys = _keys_of_signed_texts(fields)
+        if signed_keys:
+            left_out = f"it contains URLs with passwords or signatures: {', '.join(signed_keys)}"
             return cls(fingerprint, directory, None, left_out)
         return cls(fingerprint, directory, fields)
 
@@ -82,12 +82,14 @@ class Asked:
 
     @classmethod
     def from_bytes(cls, data: bytes, where: str) -> Self:
-        """Return the record of a file that :meth:`to_bytes` wrote; raise IntegrityError
-        for any other bytes.
+        """Return the record of a file that :meth:`to_bytes` wrote.
 
         Args:
             data: Content of the file.
             where: Name of the file, for messages.
+
+        Raises:
+            IntegrityError: The file has other bytes.
         """
         try:
             return decoder(cls).decode(data)
@@ -99,8 +101,7 @@ class Asked:
 
 
 def newest_asked(store: ReadStore, layout: Layout, fingerprint: str) -> Asked | None:
-    """Return the record of the newest run that built a version; None where no run has
-    one.
+    """Return the record of the newest run of a version, None if no run has one.
 
     Args:
         store: Store of the version.
@@ -108,25 +109,24 @@ def newest_asked(store: ReadStore, layout: Layout, fingerprint: str) -> Asked | 
         fingerprint: Identity of the version.
     """
     infos = store.list(layout.key(RUNS))
-    keys = [info.key for info in infos if info.key.endswith(f"{SUFFIX}.json")]
-    for key in sorted(keys, reverse=True):
+    record_keys = [info.key for info in infos if info.key.endswith(f"{SUFFIX}.json")]
+    # The names of runs begin with their time.
+    for record_key in sorted(record_keys, reverse=True):
         try:
-            asked = Asked.from_bytes(store.read(key), key)
+            record = Asked.from_bytes(store.read(record_key), record_key)
         except (IntegrityError, StoreError):
             # Nothing relies on runs/: a record that cannot be read is passed over.
             continue
-        if asked.fingerprint == fingerprint:
-            return asked
+        if record.fingerprint == fingerprint:
+            return record
     return None
 
 
 def asked_before(config: PipelineConfig) -> bool:
-    """Return whether the newest version of a configuration's dataset was built by the
-    same configuration.
+    """Whether an equal configuration built the newest version of its dataset.
 
     Of a configuration of several builds, the first one counts. This takes hardly any
-    work: where the answer is no, no plan is needed to know that something is left to
-    do.
+    work: if the answer is no, no plan is needed to know that something is left to do.
 
     Raises:
         TokenlakeError: The configuration is wrong, or the dataset has no version yet.
@@ -138,24 +138,28 @@ def asked_before(config: PipelineConfig) -> bool:
     claim = catalog.read_claim(build.name, version)
     if claim is None:
         return False
-    asked = newest_asked(catalog.store, Layout(build.name, version), claim.fingerprint)
-    return asked == Asked.of(first_build, claim.fingerprint)
+    record = newest_asked(catalog.store, Layout(build.name, version), claim.fingerprint)
+    return record == Asked.of(first_build, claim.fingerprint)
 
 
-def _keys_of_signed_texts(value: Any, path: str = "") -> list[str]:
-    """Return the dotted keys of texts of which a message would hide a part:
-    passwords and signatures in URLs.
+def _keys_of_signed_texts(setting: Any, path: str = "") -> list[str]:
+    """Return the dotted keys of texts of which a message would hide a part.
+
+    They are passwords and signatures in URLs.
     """
-    if isinstance(value, str):
-        if scrub(value) != value:
+    if isinstance(setting, str):
+        if scrub(setting) != setting:
             return [path]
         return []
+    # An entry of a list has its index as key.
     items: Any = ()
-    if isinstance(value, dict):
-        items = cast("dict[str, Any]", value).items()
-    elif isinstance(value, list):
-        items = enumerate(cast("list[Any]", value))
-    keys: list[str] = []
-    for key, item in items:
-        keys.extend(_keys_of_signed_texts(item, f"{path}.{key}".lstrip(".")))
-    return keys
+    if isinstance(setting, dict):
+        items = cast("dict[str, Any]", setting).items()
+    elif isinstance(setting, list):
+        items = enumerate(cast("list[Any]", setting))
+    signed_keys: list[str] = []
+    for item_key, item in items:
+        signed_keys.extend(
+            _keys_of_signed_texts(item, f"{path}.{item_key}".lstrip("."))
+        )
+    return signed_keys

@@ -1,4 +1,4 @@
-"""The facts about one run that are published while it works and when it ends."""
+"""Facts about one run, published while it works and when it ends."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tokenlake.runtime.store.runs import CANCELLED, FAILED
 
 @final
 class RunLog:
-    """The log of one run; thread-safe.
+    """Log of one run; thread-safe.
 
     Args:
         store: Store of the version.
@@ -40,6 +40,7 @@ class RunLog:
         self._layout = layout
         self._began = datetime.now(UTC)
         self._began_seconds = time.monotonic()
+        # Runs of the same second still have different names.
         self.run_id = f"{self._began:%Y%m%dT%H%M%SZ}-{uuid.uuid4().hex[:8]}"
         # Wall seconds of each unit, and of each stage of all units. The lock guards
         # both.
@@ -48,8 +49,9 @@ class RunLog:
         self._seconds_of_stages: Counter[str] = Counter()
 
     def asked(self, asked: Asked) -> None:
-        """Publish the configuration at once: a run that never ends has built units
-        too.
+        """Publish the configuration at once.
+
+        A run that never ends has built units too.
         """
         self._store.put_new(
             self._layout.run(f"{self.run_id}{SUFFIX}"), asked.to_bytes()
@@ -57,17 +59,15 @@ class RunLog:
 
     def resumed(self) -> None:
         """Publish at once that a claim is worked on again."""
-        self._put(
-            f"{self.run_id}-resumed",
-            {"begin": self._began.isoformat(timespec="seconds")},
-        )
+        # gc looks at the time of the newest change under a version.
+        begin = self._began.isoformat(timespec="seconds")
+        self._put(f"{self.run_id}-resumed", {"begin": begin})
 
     def failed(self, error: Exception) -> None:
         """Publish at once the error that ends the run."""
-        self._put(
-            f"{self.run_id}{FAILED}",
-            {"error": hide(str(error)), "type": type(error).__name__},
-        )
+        # The message may quote a secret, and the store may be read by others.
+        fields = {"error": hide(str(error)), "type": type(error).__name__}
+        self._put(f"{self.run_id}{FAILED}", fields)
 
     def cancelled(self) -> None:
         """Publish at once that the run was cancelled, so that nobody waits for it."""
@@ -86,16 +86,17 @@ class RunLog:
             self._seconds_of_stages.update(stages)
 
     def condemned(self, engine: str, error: TokenlakeError) -> None:
-        """Publish at once the text on which a tokenizer backend differed from the
-        reference.
+        """Publish at once that a tokenizer backend differed from the reference.
+
+        The error has the text on which it did.
         """
-        facts = {
+        fields = {
             "engine": engine,
             "error": str(error),
             "details": error.details,
             "produced_by": produced_by(engine),
         }
-        self._put(f"{self.run_id}-condemned-{engine}", facts)
+        self._put(f"{self.run_id}-condemned-{engine}", fields)
 
     def finish(
         self,
@@ -112,8 +113,12 @@ class RunLog:
         """
         with self._lock:
             seconds_of_units = dict(sorted(self._seconds_of_units.items()))
-            seconds_of_stages = dict(sorted(self._seconds_of_stages.items()))
-        facts: dict[str, Any] = {
+            seconds_of_stages: dict[str, float] = {}
+            for stage, seconds in sorted(self._seconds_of_stages.items()):
+                seconds_of_stages[stage] = round(seconds, 3)
+        # Nothing of this is part of a version's identity: clocks, the machine and
+        # packages.
+        fields: dict[str, Any] = {
             "begin": self._began.isoformat(timespec="seconds"),
             "seconds": round(time.monotonic() - self._began_seconds, 3),
             "host": socket.gethostname(),
@@ -123,15 +128,14 @@ class RunLog:
             "produced_by": produced_by(),
             "units": dict(sorted(Counter(how.values()).items())),
             "unit_seconds": seconds_of_units,
-            "stage_seconds": {
-                stage: round(seconds, 3) for stage, seconds in seconds_of_stages.items()
-            },
+            "stage_seconds": seconds_of_stages,
             "hub_commits": commits,
         }
         if run:
-            facts["flow_run"] = run
-        self._put(self.run_id, facts)
+            fields["flow_run"] = run
+        self._put(self.run_id, fields)
 
-    def _put(self, name: str, facts: dict[str, Any]) -> None:
-        data = json.dumps(facts, indent=2, default=str).encode() + b"\n"
-        self._store.put_new(self._layout.run(name), data)
+    def _put(self, file_name: str, fields: dict[str, Any]) -> None:
+        """Create a file of the run. It is never replaced."""
+        content = json.dumps(fields, indent=2, default=str).encode() + b"\n"
+        self._store.put_new(self._layout.run(file_name), content)

@@ -1,4 +1,4 @@
-"""The recorded configuration of a version, made ready to build from it again."""
+"""Recorded configuration of a version, from which units are built again."""
 
 from __future__ import annotations
 
@@ -28,8 +28,7 @@ _MOST_SHOWN: Final = 5
 def recorded(
     store: ReadStore, layout: Layout, fingerprint: str, remedy: str
 ) -> dict[str, Any]:
-    """Return the configuration of the newest run of a version, with its relative paths
-    made absolute.
+    """Return the configuration of the newest run of a version, with absolute paths.
 
     Args:
         store: Store of the version.
@@ -38,26 +37,26 @@ def recorded(
         remedy: Advice to a user without it, for messages.
 
     Raises:
-        ConfigError: No configuration was kept, or it uses something that only the user
-            may ask for.
+        ConfigError: No configuration was recorded, or it uses something that only the
+            user may ask for.
     """
-    name = f"{layout.dataset}@v{layout.version}"
-    needed = f"{name}: its configuration is needed to build units again"
-    asked = newest_asked(store, layout, fingerprint)
-    if asked is None:
-        raise ConfigError(f"{needed}, and no run of it recorded one; {remedy}")
-    if asked.config is None:
+    version_name = f"{layout.dataset}@v{layout.version}"
+    problem = f"{version_name}: its configuration is needed to build units again"
+    record = newest_asked(store, layout, fingerprint)
+    if record is None:
+        raise ConfigError(f"{problem}, and no run of it recorded one; {remedy}")
+    if record.config is None:
         reason = ""
-        if asked.left_out:
-            reason = f" ({asked.left_out})"
-        raise ConfigError(f"{needed}, and its run did not record it{reason}; {remedy}")
-    check_record(asked.config, name, remedy)
-    return rooted(asked.config, asked.directory)
+        if record.left_out:
+            reason = f" ({record.left_out})"
+        raise ConfigError(f"{problem}, and its run did not record it{reason}; {remedy}")
+    # Others may be able to write into the store, so its record is checked first.
+    check_record(record.config, version_name, remedy)
+    return rooted(record.config, record.directory)
 
 
 def check_record(config: Mapping[str, Any], where: str, remedy: str) -> None:
-    """Raise ConfigError for a recorded configuration that uses something that only the
-    user may ask for.
+    """Check that a recorded configuration uses nothing that only the user may ask for.
 
     Whoever can write into a store could otherwise have code run on the machine of a
     user who repairs it.
@@ -66,13 +65,16 @@ def check_record(config: Mapping[str, Any], where: str, remedy: str) -> None:
         config: Configuration as JSON, as ``runs/`` has it.
         where: Name of the version, for the message.
         remedy: Advice to the user, for the message.
+
+    Raises:
+        ConfigError: It uses remote code, a function or a secret.
     """
     uses: dict[str, None] = {}
-    for key, value in config.items():
+    for section, settings in config.items():
         # The recorded options of the store are not used, but those with which the user
         # opened it.
-        if key != "save":
-            uses.update(dict.fromkeys(_delicate_uses(value, key, "")))
+        if section != "save":
+            uses.update(dict.fromkeys(_delicate_uses(settings, section, "")))
     if uses:
         shown = "; ".join(list(uses)[:_MOST_SHOWN])
         raise ConfigError(
@@ -92,6 +94,7 @@ def _delicate_uses(
         path: Dotted path of the option that holds it.
         may_be_function: Whether texts in the value may be names of functions.
     """
+    # Below an option with functions, every text may name one.
     path = f"{path}.{key}".lstrip(".")
     may_be_function = may_be_function or key in _OPTIONS_WITH_FUNCTIONS
     if key == "trust_remote_code" and value:
@@ -101,8 +104,8 @@ def _delicate_uses(
     elif isinstance(value, Mapping):
         fields = cast("Mapping[str, Any]", value)
         if list(fields) in _REFERENCES:
-            kind, name = next(iter(fields.items()))
-            yield f"the secret {{{kind}: {name}}} ({path})"
+            reference_kind, secret_name = next(iter(fields.items()))
+            yield f"the secret {{{reference_kind}: {secret_name}}} ({path})"
         for inner_key, inner_value in fields.items():
             yield from _delicate_uses(inner_value, inner_key, path, may_be_function)
     elif isinstance(value, list):
@@ -123,12 +126,11 @@ def rooted(config: Mapping[str, Any], directory: str) -> dict[str, Any]:
     if not directory or Path(directory) == Path.cwd():
         return absolute_config
     root = Path(directory)
-    absolute_config["datasets"] = [
-        _rooted_dataset(entry, root) for entry in config.get("datasets") or ()
-    ]
-    absolute_config["default_tokenizer"] = _rooted_tokenizer(
-        config.get("default_tokenizer"), root
-    )
+    datasets = config.get("datasets") or ()
+    absolute_config["datasets"] = [_rooted_dataset(entry, root) for entry in datasets]
+    default_tokenizer = _rooted_tokenizer(config.get("default_tokenizer"), root)
+    absolute_config["default_tokenizer"] = default_tokenizer
+    # The tokenizer may also be named in the section `tokenize`.
     tokenize = config.get("tokenize")
     if tokenize:
         tokenizer = _rooted_tokenizer(tokenize.get("default_tokenizer"), root)
@@ -137,7 +139,9 @@ def rooted(config: Mapping[str, Any], directory: str) -> dict[str, Any]:
 
 
 def _rooted_dataset(entry: Mapping[str, Any], root: Path) -> dict[str, Any]:
+    """Return an entry of `datasets` with absolute paths."""
     dataset = {**entry, "tokenizer": _rooted_tokenizer(entry.get("tokenizer"), root)}
+    # Names of splits in a Hub repository are no paths of this machine.
     files = entry.get("data_files")
     if files is not None and entry.get("type") not in _HUB_TYPES:
         dataset["data_files"] = _rooted_files(files, root)
@@ -146,16 +150,15 @@ def _rooted_dataset(entry: Mapping[str, Any], root: Path) -> dict[str, Any]:
     chat = entry.get("chat")
     # A template with braces is the template itself, not its name.
     if chat and chat.get("template") and "{" not in chat["template"]:
-        dataset["chat"] = {
-            **chat,
-            "template": _rooted_where_it_exists(chat["template"], root),
-        }
+        template = _rooted_where_it_exists(chat["template"], root)
+        dataset["chat"] = {**chat, "template": template}
     return dataset
 
 
 def _rooted_files(files: Any, root: Path) -> Any:
-    """Return absolute entries of `data_files`: a text, a list, or a mapping of split
-    to these.
+    """Return absolute entries of `data_files`.
+
+    They are a text, a list, or a mapping of split to these.
     """
     if isinstance(files, str):
         return _rooted_path(files, root)
@@ -164,16 +167,15 @@ def _rooted_files(files: Any, root: Path) -> Any:
     return [_rooted_path(entry, root) for entry in files]
 
 
-def _rooted_tokenizer(value: Any, root: Path) -> Any:
-    if isinstance(value, str):
-        return _rooted_where_it_exists(value, root)
-    if isinstance(value, Mapping):
-        fields = cast("Mapping[str, Any]", value)
-        return {
-            **fields,
-            "name_or_path": _rooted_where_it_exists(fields["name_or_path"], root),
-        }
-    return value
+def _rooted_tokenizer(choice: Any, root: Path) -> Any:
+    """Return a choice of a tokenizer, a text or a section, with an absolute path."""
+    if isinstance(choice, str):
+        return _rooted_where_it_exists(choice, root)
+    if isinstance(choice, Mapping):
+        fields = cast("Mapping[str, Any]", choice)
+        name_or_path = _rooted_where_it_exists(fields["name_or_path"], root)
+        return {**fields, "name_or_path": name_or_path}
+    return choice
 
 
 def _rooted_path(path: str, root: Path) -> str:
@@ -187,6 +189,10 @@ def _rooted_path(path: str, root: Path) -> str:
 
 
 def _rooted_where_it_exists(path: str, root: Path) -> str:
+    """Return a path below the root if it exists there, else the text as it is.
+
+    The text may be the id of a tokenizer on the Hub.
+    """
     absolute_path = _rooted_path(path, root)
     if absolute_path != path and Path(absolute_path).exists():
         return absolute_path

@@ -1,7 +1,7 @@
 """Notes of failed units.
 
-A worker that cannot build a unit notes the error. The run that waits for the unit
-removes the note, and the unit may be tried again.
+A worker that cannot build a unit writes a note of the error. The run that waits for the
+unit removes the note, and the unit may be tried again.
 """
 
 from __future__ import annotations
@@ -20,12 +20,17 @@ from tokenlake.runtime.store.layout import Layout
 def publish_failure(
     store: Store, layout: Layout, unit: int, error: errors.TokenlakeError
 ) -> None:
-    """Note the error of a unit, without secrets; an older note of the unit stays."""
-    fields = errors.to_json(error)
-    fields["message"] = hide(fields["message"])
-    data = json.dumps(fields, default=str).encode()
+    """Write a note of the error of a unit, without secrets.
+
+    An older note of the unit stays.
+    """
+    # The store may be read by more people than the worker's log.
+    error_fields = errors.to_json(error)
+    error_fields["message"] = hide(error_fields["message"])
+    note = json.dumps(error_fields, default=str).encode()
+    # The first error counts, as the run reports only one.
     with suppress(errors.VersionConflictError):
-        store.put_new(_failure_key(layout, unit), data)
+        store.put_new(_failure_key(layout, unit), note)
 
 
 def failed_units(infos: Iterable[ObjectInfo]) -> set[int]:
@@ -45,17 +50,18 @@ def take_failure(
         keep: Whether the note stays.
 
     Returns:
-        The error; None where another process removed the note.
+        The error; None if another process removed the note.
     """
-    key = _failure_key(layout, unit)
+    note_key = _failure_key(layout, unit)
     try:
-        data = store.read(key)
+        note = store.read(note_key)
         if not keep:
-            store.delete(key)
+            store.delete(note_key)
     except errors.NotFoundError:
         return None
+    # Other tools may write into the store: a damaged note still ends the unit.
     try:
-        return errors.from_json(json.loads(data))
+        return errors.from_json(json.loads(note))
     except (ValueError, KeyError, TypeError):
         return errors.WorkerError(
             f"unit {unit} failed, and the record of its error is damaged", unit=unit
@@ -63,4 +69,5 @@ def take_failure(
 
 
 def _failure_key(layout: Layout, unit: int) -> str:
+    """Return the key of a unit's note of failure."""
     return layout.key(note_path("failed", unit_name(unit)))

@@ -1,5 +1,4 @@
-"""Leases: which worker builds which unit now, so that two workers rarely build the same
-one.
+"""Leases of units, so that two workers rarely build the same one.
 
 1. Before a worker begins a unit, it creates a small object, the lease of the unit.
 2. While it builds the unit, it changes the lease six times in the time after which a
@@ -39,6 +38,7 @@ expires.
 """
 
 _LEASE_SECONDS: Final = 60.0
+"""Default of :data:`LEASE_VARIABLE`."""
 
 _BEATS_PER_LEASE: Final = 6
 """Number of changes of a lease in the time after which it would expire."""
@@ -48,33 +48,32 @@ Sighting: TypeAlias = tuple[Mark, float]
 
 
 def lease_seconds() -> float:
-    """Return the number of seconds after which a lease expires; ConfigError where
-    the environment has no number.
+    """Return the number of seconds after which a lease expires.
+
+    Raises:
+        ConfigError: The environment variable is no valid number.
     """
     return seconds_from(LEASE_VARIABLE, _LEASE_SECONDS)
 
 
 def leased_units(infos: Iterable[ObjectInfo]) -> dict[int, Mark]:
-    """Return the units that have a lease and the marks of the leases, among listed
-    objects.
-    """
-    return {int(unit): mark for unit, mark in notes_of(infos, "lease").items()}
+    """Return the units with a lease among listed objects, and their marks."""
+    marks = notes_of(infos, "lease")
+    return {int(unit): mark for unit, mark in marks.items()}
 
 
 def present_workers(infos: Iterable[ObjectInfo]) -> dict[str, Mark]:
-    """Return the workers that are present and the marks of their objects, among
-    listed objects.
-    """
+    """Return the workers that are present among listed objects, and their marks."""
     return notes_of(infos, "worker")
 
 
 def last_changes(
     marks: Mapping[Any, Mark], sightings: Mapping[Any, Sighting], now: float
 ) -> dict[Any, Sighting]:
-    """Return, for each object of a listing, its mark and the time since which it has
-    had this mark.
+    """Return the mark of each object, and the time since which it has had it.
 
-    The time of an object whose mark changed begins anew.
+    Example: an object with the mark A at time 0 and 10, and with B at time 20, has
+    (A, 0) at time 10 and (B, 20) at time 20.
 
     Args:
         marks: Mark of each object of the new listing.
@@ -96,12 +95,13 @@ def lease_key(layout: Layout, unit: int) -> str:
 
 
 def progress_of(store: Store, layout: Layout, unit: int) -> dict[str, int]:
-    """Return the progress of a unit that its lease states; empty where the lease is
-    gone or unreadable.
+    """Return the progress of a unit that its lease states.
+
+    It is empty if the lease is gone or cannot be read.
     """
     with suppress(errors.StoreError, ValueError, KeyError, TypeError):
-        facts: Any = json.loads(store.read(lease_key(layout, unit)))
-        return {str(name): int(count) for name, count in facts["progress"].items()}
+        lease: Any = json.loads(store.read(lease_key(layout, unit)))
+        return {str(name): int(count) for name, count in lease["progress"].items()}
     return {}
 
 
@@ -134,7 +134,7 @@ class Leases:
         # Content of each lease of this worker, as it is in the store.
         self._own_leases: dict[int, bytes] = {}
         self._progress: dict[int, Counter[str]] = {}
-        # Content of the object that says that this worker is present; None where it is
+        # Content of the object that shows that this worker is present; None if it is
         # not in the store.
         self._presence: bytes | None = None
         self._leases_of_others: dict[int, Sighting] = {}
@@ -143,16 +143,17 @@ class Leases:
         """Learn from a listing which other leases exist, and which of them changed."""
         now = self._clock()
         with self._lock:
-            others = {
-                unit: mark
-                for unit, mark in marks.items()
-                if unit not in self._own_leases
-            }
-            self._leases_of_others = last_changes(others, self._leases_of_others, now)
+            other_marks = dict(marks)
+            for unit in self._own_leases:
+                other_marks.pop(unit, None)
+            self._leases_of_others = last_changes(
+                other_marks, self._leases_of_others, now
+            )
 
     def is_free(self, unit: int) -> bool:
-        """Return whether a unit may be taken: it had no lease in the last listing,
-        or one that has expired.
+        """Whether a unit may be taken.
+
+        It had no lease in the last listing, or one that has expired.
         """
         with self._lock:
             if unit in self._own_leases:
@@ -161,20 +162,24 @@ class Leases:
             return sighting is None or self._clock() - sighting[1] >= self._seconds
 
     def take(self, unit: int) -> bool:
-        """Begin a lease, or take over an expired one; return False where another
-        worker has it.
+        """Begin a lease, or take over an expired one.
+
+        Returns:
+            False if another worker has it.
         """
         if not self.is_free(unit):
             return False
-        key = lease_key(self._layout, unit)
+        unit_key = lease_key(self._layout, unit)
         content = self._content(0, {})
         with self._lock:
             has_expired_lease = unit in self._leases_of_others
+        # An expired lease is replaced only if it is unchanged since this read, and a
+        # new one is created only if there is none.
         try:
             expired = None
             if has_expired_lease:
-                expired = self._store.read(key)
-            self._store.swap(key, content, expired)
+                expired = self._store.read(unit_key)
+            self._store.swap(unit_key, content, expired)
         except (errors.VersionConflictError, errors.NotFoundError):
             return False
         with self._lock:
@@ -184,25 +189,27 @@ class Leases:
         return True
 
     def tell(self, unit: int, progress: Mapping[str, int]) -> None:
-        """Add an increment to the progress of a unit; the next :meth:`beat`
-        publishes it.
+        """Add an increment to the progress of a unit.
+
+        The next :meth:`beat` publishes it.
         """
         with self._lock:
             if unit in self._own_leases:
                 self._progress[unit].update(progress)
 
     def beat(self) -> None:
-        """Change the worker's own object and all its leases; a lease that another
-        worker took over is given up.
+        """Change the worker's own object and all its leases.
+
+        A lease that another worker took over is given up.
         """
         self._beat_presence()
         with self._lock:
             leases = list(self._own_leases.items())
-        for number, (unit, before) in enumerate(leases):
+        for number, (unit, old_content) in enumerate(leases):
             # No two leases of a beat have the same time, so that each content is new.
             content = self._content(self._clock() + number, self._progress[unit])
             try:
-                self._store.swap(lease_key(self._layout, unit), content, before)
+                self._store.swap(lease_key(self._layout, unit), content, old_content)
             except errors.VersionConflictError:
                 with self._lock:
                     self._own_leases.pop(unit, None)
@@ -210,19 +217,21 @@ class Leases:
                 # The next beat comes before the lease expires.
                 continue
             else:
+                # A thread may have released the lease during the swap.
                 with self._lock:
-                    was_released = self._own_leases.get(unit) is not before
+                    was_released = self._own_leases.get(unit) is not old_content
                     if not was_released:
                         self._own_leases[unit] = content
 
     def _beat_presence(self) -> None:
+        """Change the object that shows that this worker is present."""
         content = self._content(self._clock(), {})
-        before = self._presence
+        old_content = self._presence
         # Where the object was removed, as with the plan, the swap fails, and the next
         # beat creates it again.
         self._presence = None
         with suppress(errors.StoreError, errors.VersionConflictError):
-            self._store.swap(self._presence_key, content, before)
+            self._store.swap(self._presence_key, content, old_content)
             self._presence = content
 
     def release(self, unit: int) -> None:
@@ -235,12 +244,14 @@ class Leases:
 
     @property
     def _presence_key(self) -> str:
+        """Key of the object that shows that this worker is present."""
         return self._layout.key(note_path("worker", self._worker))
 
     @contextmanager
     def kept(self) -> Generator[None]:
-        """Keep the leases alive during the block, by a thread; remove them after it,
-        also after an error.
+        """Keep the leases alive during the block, by a thread.
+
+        They are removed after it, also after an error.
         """
         has_ended = threading.Event()
 
@@ -262,9 +273,15 @@ class Leases:
                 self.release(unit)
 
     def _content(self, beat: float, progress: Mapping[str, int]) -> bytes:
-        facts = {
+        """Return the content of a lease or of the worker's own object.
+
+        Args:
+            beat: Number that is another one at each change.
+            progress: Progress of the unit.
+        """
+        fields = {
             "worker": self._worker,
             "beat": round(beat, 3),
             "progress": dict(progress),
         }
-        return json.dumps(facts, sort_keys=True).encode()
+        return json.dumps(fields, sort_keys=True).encode()

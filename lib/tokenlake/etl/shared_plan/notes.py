@@ -21,7 +21,9 @@ another mark.
 """
 
 NoteKind: TypeAlias = Literal["lease", "worker", "failed"]
+"""Kinds of objects beside a plan, by the beginning of their names."""
 
+# Keys of notes: the kind, and the number of the unit or the name of the worker.
 _UNIT_NOTE: Final = re.compile(rf".*/{WORK}/(lease|failed)-(\d+)\.json")
 _WORKER_NOTE: Final = re.compile(rf".*/{WORK}/(worker)-(.+)\.json")
 
@@ -51,6 +53,7 @@ def notes_of(infos: Iterable[ObjectInfo], kind: NoteKind) -> dict[str, Mark]:
     Returns:
         Name of the worker, or number of the unit, to the mark of its note.
     """
+    # Names of workers may hold anything; those of units are numbers.
     pattern = _UNIT_NOTE
     if kind == "worker":
         pattern = _WORKER_NOTE

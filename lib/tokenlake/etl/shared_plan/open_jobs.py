@@ -1,5 +1,4 @@
-"""Jobs as the store holds them: readable by everybody who reads the store, and
-independent of its address.
+"""Jobs as the store holds them: open to its readers, independent of its address.
 
 Each field of a job is JSON text of its own, so that fields that many jobs share are
 stored once.
@@ -23,8 +22,8 @@ _STORES: Final = ("store", "parents_store")
 """Fields of a job that hold addresses of stores; they are not stored."""
 
 _BELOW: Final = "below"
-"""Stored instead of the stores of a job of parents: the path from the parents' store
-to the unit's, as of a repair.
+"""Field that replaces the stores of a job of parents: the path from the parents' store
+to the unit's. It is not empty for a repair, which builds in a folder of the store.
 """
 
 
@@ -37,32 +36,40 @@ def fields_of(job: Job) -> dict[str, str]:
         ConfigError: The job reads one store and writes another one that is not below
             it.
     """
-    values: dict[str, Any] = msgspec.to_builtins(job, str_keys=True)
+    builtins: dict[str, Any] = msgspec.to_builtins(job, str_keys=True)
     fields: dict[str, str] = {}
-    for name, value in values.items():
-        if name not in _STORES:
-            fields[name] = json.dumps(value, sort_keys=True, separators=(",", ":"))
+    for field_name, field_value in builtins.items():
+        if field_name not in _STORES:
+            fields[field_name] = json.dumps(
+                field_value, sort_keys=True, separators=(",", ":")
+            )
     if isinstance(job, MixJob | RepackJob):
         fields[_BELOW] = json.dumps(_path_below_parents(job))
     return fields
 
 
 def job_from(fields: Mapping[str, str], store: StoreAddress) -> Job:
-    """Return the job whose fields are given, with a store at this address."""
-    values = {name: json.loads(text) for name, text in fields.items()}
+    """Return the job of stored fields, with a store at this address."""
+    builtins = {name: json.loads(text) for name, text in fields.items()}
     options = dict(store.options)
-    values["store"] = {"url": store.url, "options": options}
-    path_below_parents = values.pop(_BELOW, None)
+    builtins["store"] = {"url": store.url, "options": options}
+    # The store of the parents has the URL of the unit's store without the path below
+    # it.
+    path_below_parents = builtins.pop(_BELOW, None)
     if path_below_parents is not None:
         parents_url = store.url.removesuffix(path_below_parents)
-        values["parents_store"] = {"url": parents_url, "options": options}
-    return cast("Job", job_of(json.dumps(values).encode()))
+        builtins["parents_store"] = {"url": parents_url, "options": options}
+    return cast("Job", job_of(json.dumps(builtins).encode()))
 
 
 def check_open(text: str) -> None:
-    """Raise ConfigError for jobs, as text, that must not leave this machine because
-    they hold secrets.
+    """Check that jobs, as text, hold no secrets and may leave this machine.
+
+    Raises:
+        ConfigError: They hold secrets.
     """
+    # Blocks of this process, values that it knows as secrets, and URLs that look like
+    # they hold one.
     if provided_blocks() or hide(text) != text or scrub(text) != text:
         raise errors.ConfigError(
             "this executor sends jobs to other machines, and this build contains secrets: values, URLs with "
@@ -72,10 +79,16 @@ def check_open(text: str) -> None:
 
 
 def _path_below_parents(job: MixJob | RepackJob) -> str:
-    """Return the path from the store of a job's parents to the store of its unit;
-    empty where they are the same.
+    """Return the path from the store of a job's parents to the store of its unit.
+
+    It is empty if they are the same.
+
+    Raises:
+        ConfigError: The unit's store is not below that of the parents.
     """
     path = job.store.url.removeprefix(job.parents_store.url)
+    # The URL of a folder of a similar name has the same beginning, but no slash after
+    # it.
     is_elsewhere = path == job.store.url or path[:1] not in ("", "/")
     if path and is_elsewhere:
         raise errors.ConfigError(

@@ -36,7 +36,7 @@ _UNITS_PER_PIECE: Final = 256
 """Number of units whose jobs are one object: about 200 kB."""
 
 _ATTEMPTS: Final = 10
-"""Number of times that a plan is published anew because another run published one
+"""Number of attempts to publish a plan. An attempt fails if another run published one
 meanwhile.
 """
 
@@ -44,8 +44,7 @@ meanwhile.
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceProbe:
-    """The choice of a source's tokenizer backend; a worker that joins must choose the
-    same.
+    """Choice of a source's tokenizer backend. A worker that joins must choose the same.
 
     Attributes:
         job: Fields of the job that chose it, as
@@ -73,19 +72,24 @@ class PlanPiece(Sealed):
     @classmethod
     def of(cls, jobs: Iterable[WorkJob]) -> Self:
         """Return a piece of these jobs, in which common fields are stored once."""
+        # 1. A field is common if its name and its text are the same in all jobs.
         fields_of_jobs = [fields_of(job) for job in jobs]
         common_items = set(fields_of_jobs[0].items())
         for fields in fields_of_jobs[1:]:
             common_items &= set(fields.items())
         common = dict(common_items)
 
-        def without_common(fields: dict[str, str]) -> dict[str, str]:
-            return {name: text for name, text in fields.items() if name not in common}
-
-        return cls(common=common, jobs=tuple(map(without_common, fields_of_jobs)))
+        # 2. The other fields of each job.
+        own_fields: list[dict[str, str]] = []
+        for fields in fields_of_jobs:
+            own_fields.append(
+                {name: text for name, text in fields.items() if name not in common}
+            )
+        return cls(common=common, jobs=tuple(own_fields))
 
     def each(self, store: StoreAddress) -> Iterator[WorkJob]:
         """Yield the jobs, with a store at this address."""
+        # The address of the store is the only field that a piece lacks.
         for own_fields in self.jobs:
             yield cast("WorkJob", job_from(self.common | own_fields, store))
 
@@ -117,12 +121,13 @@ class SharedPlan(Sealed):
 
     @property
     def layout(self) -> Layout:
-        """The layout of the version."""
+        """Layout of the version."""
         return Layout(self.dataset, self.version)
 
     def preflights(self, store: StoreAddress) -> Iterator[PreflightJob]:
-        """Yield the checks that a machine must pass before its first unit: one for each
-        source of texts, or just one.
+        """Yield the checks that a machine must pass before its first unit.
+
+        It is one check for each source of texts, or one if there are no texts.
 
         Args:
             store: Address of the store, as the machine reaches it.
@@ -136,6 +141,7 @@ class SharedPlan(Sealed):
     def _preflight(
         self, store: StoreAddress, probe: EngineJob | None, engine: str
     ) -> PreflightJob:
+        """Return a check of a machine, with the choice of a backend if there is one."""
         return PreflightJob(
             store=store,
             dataset=self.dataset,
@@ -156,6 +162,7 @@ class SharedPlan(Sealed):
             NotFoundError: Another plan replaced this one.
             IntegrityError: A piece is damaged.
         """
+        # The hashes of the pieces are checked as they are read.
         jobs: dict[int, WorkJob] = {}
         for path, data in read_files(store, self.layout.prefix, self.pieces).items():
             for job in PlanPiece.from_bytes(data, path).each(address):
@@ -164,10 +171,10 @@ class SharedPlan(Sealed):
 
 
 def read_plan(store: Store, layout: Layout) -> SharedPlan | None:
-    """Return the newest plan of a build; None where it has none."""
-    key = layout.key(PLAN)
+    """Return the newest plan of a build, None if it has none."""
+    plan_key = layout.key(PLAN)
     try:
-        return SharedPlan.from_bytes(store.read(key), key)
+        return SharedPlan.from_bytes(store.read(plan_key), plan_key)
     except errors.NotFoundError:
         return None
 
@@ -193,34 +200,41 @@ def publish_plan(
         ConfigError: The jobs hold secrets.
         VersionConflictError: Another run kept publishing plans of the same build.
     """
+    # 1. The pieces, which must hold no secrets.
     jobs = list(jobs)
-    probes = tuple(
-        SourceProbe(job=fields_of(job), engine=engine) for job, engine in engines
-    )
-    starts = range(0, len(jobs), _UNITS_PER_PIECE)
-    pieces = [
-        PlanPiece.of(jobs[start : start + _UNITS_PER_PIECE]).to_bytes()
-        for start in starts
-    ]
-    for data in (*pieces, msgspec.json.encode(probes)):
-        check_open(data.decode())
-
-    digests = [hashlib.sha256(data).hexdigest() for data in pieces]
+    probes: list[SourceProbe] = []
+    for engine_job, engine in engines:
+        probes.append(SourceProbe(job=fields_of(engine_job), engine=engine))
+    pieces: list[bytes] = []
+    for start in range(0, len(jobs), _UNITS_PER_PIECE):
+        piece_jobs = jobs[start : start + _UNITS_PER_PIECE]
+        pieces.append(PlanPiece.of(piece_jobs).to_bytes())
+    for content in (*pieces, msgspec.json.encode(probes)):
+        check_open(content.decode())
+    digests = [hashlib.sha256(piece).hexdigest() for piece in pieces]
     versions = _versions_of(jobs)
+
     for _ in range(_ATTEMPTS):
+        # 2. The number after that of the newest plan.
         previous = read_plan(store, layout)
         previous_number = 0
         previous_bytes = None
         if previous is not None:
             previous_number = previous.number
             previous_bytes = previous.to_bytes()
-
-        # The pieces come first: a plan that can be read names pieces that can be read.
         number = previous_number + 1
-        paths = [
-            f"{WORK}/{number:05d}-{index:05d}-{digest[:16]}.json"
-            for index, digest in enumerate(digests)
-        ]
+
+        # 3. The pieces come first: a plan that can be read names pieces that can be
+        #    read.
+        paths: list[str] = []
+        objects: dict[str, bytes] = {}
+        for index, (digest, piece) in enumerate(zip(digests, pieces, strict=True)):
+            path = f"{WORK}/{number:05d}-{index:05d}-{digest[:16]}.json"
+            paths.append(path)
+            objects[layout.key(path)] = piece
+        store.put_all(objects)
+
+        # 4. The plan, unless another run has published one since.
         plan = SharedPlan(
             dataset=layout.dataset,
             version=layout.version,
@@ -228,10 +242,7 @@ def publish_plan(
             claimed=claimed,
             pieces=dict(zip(paths, digests, strict=True)),
             versions=versions,
-            probes=probes,
-        )
-        store.put_all(
-            {layout.key(path): data for path, data in zip(paths, pieces, strict=True)}
+            probes=tuple(probes),
         )
         try:
             store.swap(layout.key(PLAN), plan.to_bytes(), previous_bytes)
@@ -245,27 +256,26 @@ def publish_plan(
 
 
 def remove_plan(store: Store, layout: Layout) -> None:
-    """Remove the plan of a build and the notes of its workers; nobody needs them once
-    the version is committed.
+    """Remove the plan of a build and the notes of its workers.
 
-    Every run that commits does this, with any engine: the run that published the plan
-    may be dead.
+    Nobody needs them once the version is committed. Every run that commits does this,
+    with any executor: the run that published the plan may be dead.
     """
 
     def remove(key: str) -> None:
         with suppress(errors.NotFoundError):
             store.delete(key)
 
+    # In parallel, because a large plan has thousands of objects.
     keys = [info.key for info in store.list(layout.key(WORK))]
     for _ in in_order(remove, keys, store.at_once):
         pass
 
 
 def _versions_of(jobs: Iterable[WorkJob]) -> dict[str, str]:
-    """Return the name and version of each package that decides the bytes of some
-    jobs.
-    """
+    """Return the name and version of each package that decides the bytes of jobs."""
     versions = dict(produced_by(None))
+    # Units of one build may have different backends.
     for job in jobs:
         if isinstance(job, UnitJob):
             versions |= produced_by(job.engine)

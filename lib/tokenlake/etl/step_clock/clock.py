@@ -1,4 +1,4 @@
-"""The clock of the process that builds a unit."""
+"""Clock of the process that builds a unit."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ from tokenlake.etl.step_clock.reported_steps import Stage, mark_of
 
 @final
 class StepClock:
-    """The steps of the unit that this process builds: one unit at a time, in one
-    thread.
+    """Times of the steps of the unit that this process builds.
+
+    It builds one unit at a time, in one thread.
 
     Attributes:
-        on_begin: Receives a mark at every begin of a step, see
+        on_begin: Function that receives a mark at every begin of a step, see
             :func:`~tokenlake.etl.step_clock.step_of_mark`.
     """
 
@@ -55,18 +56,18 @@ class StepClock:
         """End the step under way, if any. Time after it belongs to no step."""
         if self._current is None:
             return
-        now = time.perf_counter_ns()
+        end_time = time.perf_counter_ns()
         # Files that were written meanwhile count as saving alone.
         saved_meanwhile = self._busy["save"] - self._saved_before
-        self._busy[self._current] += now - self._since - saved_meanwhile
-        self._ended[self._current] = now
+        self._busy[self._current] += end_time - self._since - saved_meanwhile
+        self._ended[self._current] = end_time
         self._current = None
 
     @contextmanager
     def saving(self) -> Generator[None]:
-        """Count the body as the step `save`, inside of whatever step is under way."""
-        began = time.perf_counter_ns()
-        self._began.setdefault("save", began)
+        """Count the body as the step `save`, inside of the step under way."""
+        begin_time = time.perf_counter_ns()
+        self._began.setdefault("save", begin_time)
         self.on_begin(self._mark("save"))
         try:
             yield
@@ -74,9 +75,9 @@ class StepClock:
             self._failed = "save"
             raise
         finally:
-            now = time.perf_counter_ns()
-            self._busy["save"] += now - began
-            self._ended["save"] = now
+            end_time = time.perf_counter_ns()
+            self._busy["save"] += end_time - begin_time
+            self._ended["save"] = end_time
         if self._current is not None:
             self.on_begin(self._mark(self._current))
 
@@ -86,20 +87,22 @@ class StepClock:
         self.end()
 
     def fields(self) -> dict[str, int]:
-        """Return all times in microseconds, as a worker reports them; `step_times`
-        reads them.
+        """Return all times in microseconds, as a worker reports them.
+
+        `step_times` reads them.
         """
         fields: dict[str, int] = {}
-        for stage, began in self._began.items():
-            ended = self._ended.get(stage, began)
+        for stage, begin_time in self._began.items():
+            end_time = self._ended.get(stage, begin_time)
             fields[stage] = self._busy[stage] // 1000
-            fields[f"{stage}.began"] = (began + self._to_wall_clock) // 1000
-            fields[f"{stage}.ended"] = (ended + self._to_wall_clock) // 1000
+            fields[f"{stage}.began"] = (begin_time + self._to_wall_clock) // 1000
+            fields[f"{stage}.ended"] = (end_time + self._to_wall_clock) // 1000
         if self._failed is not None:
             fields[f"{self._failed}.failed"] = 1
         return fields
 
     def _mark(self, stage: Stage) -> bytes:
+        """Return the mark of a step, which a worker's note holds."""
         return mark_of(stage, self._began[stage] + self._to_wall_clock)
 
 

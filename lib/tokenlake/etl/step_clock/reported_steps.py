@@ -1,9 +1,8 @@
-"""Steps of a unit as a worker reports them: fields of its progress, or the mark of a
-worker that died.
+"""Steps of a unit as a worker reports them: fields of its progress, or a mark.
 
 The fields of a step are its busy time under its own name, and ``.began`` and
 ``.ended``, all in microseconds. The step that raised the error of the unit also has
-``.failed``.
+``.failed``. Of a worker that died there is only the mark of its last step.
 """
 
 from __future__ import annotations
@@ -21,6 +20,7 @@ STAGES: Final[tuple[Stage, ...]] = ("load", "tokenize", "mix", "pack", "save")
 are put in order. Save: files are written and published.
 """
 
+# Ends of fields that hold a point in time, or mark a step.
 _TIME_SUFFIXES: Final = (".began", ".ended", ".failed")
 
 _MARK: Final = struct.Struct("<Bq")
@@ -62,10 +62,12 @@ def step_times(fields: Mapping[str, int]) -> tuple[StepTime, ...]:
     Args:
         fields: Fields of a worker's progress; those of no step are ignored.
     """
+    # A step that was not begun has no times.
     steps: list[StepTime] = []
     for stage in STAGES:
         if f"{stage}.began" not in fields:
             continue
+        # Microseconds become seconds.
         step = StepTime(
             stage=stage,
             began=fields[f"{stage}.began"] / 1e6,
@@ -78,19 +80,18 @@ def step_times(fields: Mapping[str, int]) -> tuple[StepTime, ...]:
 
 
 def countable(fields: Mapping[str, int]) -> dict[str, int]:
-    """Return the fields that can be added up over several attempts at a unit: all
-    except the times of its steps.
+    """Return the fields that can be added up over several attempts at a unit.
+
+    They are all except the times of its steps.
     """
-    return {
-        name: value
-        for name, value in fields.items()
-        if not name.endswith(_TIME_SUFFIXES)
-    }
+    counted = [field for field in fields if not field.endswith(_TIME_SUFFIXES)]
+    return {field: fields[field] for field in counted}
 
 
 def mark_of(stage: Stage, began: int) -> bytes:
-    """Return a step and its first begin as bytes of a fixed size, which outlive the
-    process that writes them.
+    """Return a step and its first begin as bytes of a fixed size.
+
+    They outlive the process that writes them.
 
     Args:
         stage: Name of the step.
@@ -100,22 +101,23 @@ def mark_of(stage: Stage, began: int) -> bytes:
 
 
 def step_of_mark(mark: bytes, ended: float) -> StepTime | None:
-    """Return the step in which a process ended; None where it had begun none.
+    """Return the step in which a process ended, None if it had begun none.
 
     Args:
         mark: Last mark of the process, see :attr:`StepClock.on_begin`; empty or zeros
-            where it wrote none.
+            if it wrote none.
         ended: Time at which the process ended, in seconds since 1970.
     """
     if len(mark) < MARK_BYTES:
         return None
-    number, began = _MARK.unpack(mark[:MARK_BYTES])
+    number, begin_time = _MARK.unpack(mark[:MARK_BYTES])
     if number == 0:
         return None
+    # The process reported no busy time, so the step counts as busy until its end.
     return StepTime(
         stage=STAGES[number - 1],
-        began=began / 1e9,
+        began=begin_time / 1e9,
         ended=ended,
-        busy=ended - began / 1e9,
+        busy=ended - begin_time / 1e9,
         has_failed=True,
     )

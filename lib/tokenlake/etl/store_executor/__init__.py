@@ -1,5 +1,4 @@
-"""The store executor: workers find the plan of a build in its store and build its
-units; the ledger is the truth.
+"""Store executor: workers find the plan of a build in its store and build its units.
 
 The run that plans and commits publishes the plan (:mod:`tokenlake.etl.shared_plan`) and
 waits: it has no workers for units. A worker that joins takes the units of its share

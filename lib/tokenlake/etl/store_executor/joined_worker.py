@@ -1,4 +1,4 @@
-"""A worker that joins a build: it builds units of the newest plan until none is left.
+"""Worker that joins a build, and builds units of the newest plan until none is left.
 
 Each thread of the worker repeats these steps:
 
@@ -58,8 +58,8 @@ _ATTEMPTS: Final = 3
 """Number of attempts at a unit whose worker process dies or whose store fails."""
 
 OnUnit: TypeAlias = Callable[[UnitRecord, float], None]
-"""Receives the record of a unit that was built here, and the seconds that it took;
-from several threads.
+"""Function that receives the record of a unit that was built here, and the seconds that
+it took. It is called from several threads.
 """
 
 
@@ -69,7 +69,7 @@ class WorkDone:
     """Result of one worker.
 
     Attributes:
-        built: Number of units whose record it filed.
+        built: Number of units whose record this worker filed.
         found: Number of units of the plan that others built.
     """
 
@@ -132,8 +132,9 @@ def join_build(
 @final
 @dataclass
 class _JoinedWorker:
-    """One worker on one build; its threads share all fields. See :func:`join_build`
-    for the arguments.
+    """One worker on one build, whose threads share all fields.
+
+    See :func:`join_build` for the arguments.
     """
 
     where: StoreAddress
@@ -150,6 +151,7 @@ class _JoinedWorker:
         self._leases = Leases(self._store, self._layout, self.worker, lease_seconds())
         self._lock = threading.Lock()
         self._is_over = threading.Event()
+        # The build, according to the last look.
         self._jobs: dict[int, WorkJob] = {}
         # Units without a record that seemed free at the last look, in the order in
         # which they are taken.
@@ -174,6 +176,7 @@ class _JoinedWorker:
     def _work(self) -> None:
         """Take and build unit after unit; the work of each thread."""
         while not self._is_over.is_set():
+            # One thread at a time looks at the store and takes a unit.
             with self._lock:
                 if not self._may_get_work():
                     return
@@ -187,12 +190,15 @@ class _JoinedWorker:
                 self._leases.release(unit)
 
     def _take_unit(self) -> int | None:
-        """Take a lease of a unit that has no record, and return the unit; None where
-        none is free.
+        """Take a lease of a unit without a record, and return the unit.
+
+        None if no unit is free.
         """
         for unit in list(self._free_units):
             if not self._leases.take(unit):
                 continue
+            # Another worker may have filed the record and released its lease since the
+            # last look.
             self._free_units.remove(unit)
             if not self._store.exists(self._layout.ledger(unit)):
                 return unit
@@ -201,41 +207,51 @@ class _JoinedWorker:
         return None
 
     def _may_get_work(self) -> bool:
-        """Return whether a unit has no record, according to the last look, or may lose
-        it.
+        """Whether a unit has no record according to the last look, or may lose it.
 
         Raises:
             TokenlakeError: A unit failed, with this error, and no run removed the note
                 of it in the time of a lease.
         """
+        # 1. A unit without a record that may succeed: it is free, or another worker
+        #    builds it.
         self._look_if_due()
-        left = self._jobs.keys() - self._done
-        if left - self._failed:
+        units_without_record = self._jobs.keys() - self._done
+        if units_without_record - self._failed:
             self._idle_since = None
             return True
+
+        # 2. Nothing to do. For the time of a lease a run may still remove records, or
+        #    the notes of failures.
         now = time.monotonic()
         if self._idle_since is None:
             self._idle_since = now
         if not self._has_commit and now - self._idle_since < lease_seconds():
             return True
-        if left:
-            failure = take_failure(self._store, self._layout, min(left), keep=True)
+
+        # 3. The end, by an error if a unit has failed.
+        if units_without_record:
+            failure = take_failure(
+                self._store, self._layout, min(units_without_record), keep=True
+            )
             raise failure or _plan_is_gone(self._layout)
         return False
 
     def _look_if_due(self) -> None:
-        began = time.monotonic()
-        if began < self._next_look:
+        """Look at the store, unless the last look is too recent."""
+        begin_time = time.monotonic()
+        if begin_time < self._next_look:
             return
         self._look()
-        ended = time.monotonic()
-        pause = max(_SECONDS_BETWEEN_LOOKS, _LOOK_FRACTION * (ended - began))
+        end_time = time.monotonic()
+        pause = max(_SECONDS_BETWEEN_LOOKS, _LOOK_FRACTION * (end_time - begin_time))
         # With longer pauses, leases would expire unnoticed.
         longest_pause = max(_SECONDS_BETWEEN_LOOKS, lease_seconds() / 4)
-        self._next_look = ended + min(pause, longest_pause)
+        self._next_look = end_time + min(pause, longest_pause)
 
     def _look(self) -> None:
         """Learn what other workers did, and whether there is another plan."""
+        # 1. The plan. It is removed after the commit.
         listing = StoreListing.of(self._store, self._layout)
         plan = read_plan(self._store, self._layout)
         if plan is None:
@@ -247,25 +263,24 @@ class _JoinedWorker:
             return
         if plan.number != self.plan.number:
             self._load_jobs(plan)
+
+        # 2. The units: their records, failures and leases.
         self._done = listing.done
         self._failed = failed_units(listing.notes)
         self._leases.look(leased_units(listing.notes))
-        self._has_commit = self._done >= self._jobs.keys() and is_committed(
-            self._store, self._layout
-        )
-        self._free_units = [
-            unit for unit in self._units_in_order() if self._leases.is_free(unit)
-        ]
+        # The manifest is looked for only once it can exist.
+        has_all_records = self._done >= self._jobs.keys()
+        self._has_commit = has_all_records and is_committed(self._store, self._layout)
+        units = self._units_in_order()
+        self._free_units = [unit for unit in units if self._leases.is_free(unit)]
 
     def _units_in_order(self) -> list[int]:
-        """Return the units without a record, in the order in which this worker takes
-        them.
-        """
-        share, shares = self.share
+        """Return the units without a record, in the order of this worker."""
+        share_index, share_count = self.share
         own_units: list[int] = []
         units_of_others: list[int] = []
         for unit in sorted(self._jobs.keys() - self._done - self._failed):
-            if unit % shares == share:
+            if unit % share_count == share_index:
                 own_units.append(unit)
             else:
                 units_of_others.append(unit)
@@ -274,7 +289,7 @@ class _JoinedWorker:
         return own_units + units_of_others
 
     def _is_finished(self) -> bool:
-        """Return whether the version is committed, or has nothing more to commit.
+        """Whether the version is committed, or has nothing more to commit.
 
         Raises:
             VersionConflictError: The build was given up.
@@ -289,19 +304,24 @@ class _JoinedWorker:
         return is_committed(self._store, self._layout)
 
     def _load_jobs(self, plan: SharedPlan) -> None:
-        """Work on this plan from now on, unless another one replaced it: the next
-        look finds that one.
+        """Work on this plan from now on.
+
+        If another plan replaced it meanwhile, the next look finds that one.
         """
         with suppress(errors.NotFoundError):
             jobs = plan.jobs(self._store, self.where)
+            # Another plan may have other requirements of a machine.
             if (plan.versions, plan.probes) != (self.plan.versions, self.plan.probes):
                 self._check_machine(plan)
             self._jobs = jobs
             self.plan = plan
 
     def _check_machine(self, plan: SharedPlan) -> None:
-        """Raise ConfigError where this machine would write other bytes, cannot read
-        the inputs, or must not.
+        """Check that this machine may build and would write the same bytes.
+
+        Raises:
+            ConfigError: It would write other bytes, cannot read the inputs, or must
+                not.
         """
         for job in plan.preflights(self.where):
             if job.probe is not None:
@@ -310,22 +330,22 @@ class _JoinedWorker:
 
     def _build(self, unit: int) -> None:
         """Build a unit and file its record, or the note of its error."""
-        began = time.monotonic()
+        begin_time = time.monotonic()
         try:
             record = self._build_and_file(unit, self._jobs[unit])
         except errors.CancelledError:
             raise
         except errors.TokenlakeError as error:
             # Another worker may have filed the record, or the build may be over.
-            if not self._is_finished() and not self._store.exists(
-                self._layout.ledger(unit)
-            ):
+            if self._is_finished():
+                return
+            if not self._store.exists(self._layout.ledger(unit)):
                 publish_failure(self._store, self._layout, unit, error)
             return
         with self._lock:
             self._built += 1
             self._done.add(unit)
-        self.on_unit(record, time.monotonic() - began)
+        self.on_unit(record, time.monotonic() - begin_time)
 
     def _build_and_file(self, unit: int, job: WorkJob) -> UnitRecord:
         """Build a unit, with retries, and file its record."""
@@ -336,20 +356,24 @@ class _JoinedWorker:
             except errors.TokenlakeError as error:
                 if attempt == _ATTEMPTS or not worth_a_retry(error):
                     raise
+            # 0.4 s, then 0.8 s.
             self._is_over.wait(0.2 * 2**attempt)
             attempt += 1
 
     def _build_once(self, unit: int, job: WorkJob) -> UnitRecord:
+        """Build a unit, and file its record."""
         self.allow(job)
         sealed: str = self.pool.run(
             job, lambda progress: self._leases.tell(unit, countable(progress))
         )
+        # A record of a version that gc has swept would stay behind.
         require_held(self._store, self._layout, self.plan.claimed)
         self._store.put_new(self._layout.ledger(unit), sealed.encode())
         return UnitRecord.from_bytes(sealed.encode(), f"the record of unit {unit}")
 
 
 def _plan_is_gone(layout: Layout) -> errors.NotFoundError:
+    """Return the error for a plan that was removed before the commit."""
     return errors.NotFoundError(
         f"{layout.prefix} no longer has a plan; run the build again: it publishes a new one",
         key=layout.prefix,

@@ -1,6 +1,4 @@
-"""Arguments of ``tokenlake work``: the build that is joined, and the worker's share
-of it.
-"""
+"""Arguments of ``tokenlake work``: the build, and the worker's share of it."""
 
 from __future__ import annotations
 
@@ -14,9 +12,11 @@ from tokenlake.runtime.store.address import StoreAddress, open_store
 from tokenlake.runtime.store.catalog import Catalog, Reference
 from tokenlake.runtime.store.layout import Layout
 
+# Index and number of shares. The number is not 0, and both are short.
 _SHARE: Final = re.compile(r"([0-9]{1,7})/([1-9][0-9]{0,6})")
 
 _SECONDS_BETWEEN_TRIES: Final = 1.0
+"""Number of seconds between two attempts to find something."""
 
 Result = TypeVar("Result")
 
@@ -57,6 +57,8 @@ def named_build(where: StoreAddress, name: str, patience: float) -> Layout:
         )
     if reference.version is not None:
         return Layout(reference.dataset, reference.version)
+    # The newest claim, which may be unfinished: a tag or the latest version would be a
+    # committed one.
     catalog = Catalog(open_store(where))
 
     def newest_version() -> int:
@@ -66,14 +68,16 @@ def named_build(where: StoreAddress, name: str, patience: float) -> Layout:
 
 
 def wait_until_found(find: Callable[[], Result], patience: float) -> Result:
-    """Return the result of a function, which is called once a second until it raises no
-    NotFoundError.
+    """Return the result of a function that may not find something yet.
+
+    It is called once a second until it raises no NotFoundError.
 
     Args:
-        find: Function that looks for something.
+        find: Function that searches, and raises NotFoundError.
         patience: Number of seconds after which the NotFoundError is raised.
     """
     deadline = time.monotonic() + patience
+    # The first attempt comes at once, the last one at the deadline or after it.
     while True:
         try:
             return find()

@@ -1,4 +1,4 @@
-"""The state of a build, as listings of its store show it."""
+"""State of a build, as listings of its store show it."""
 
 from __future__ import annotations
 
@@ -26,6 +26,9 @@ class StoreListing:
     @classmethod
     def of(cls, store: Store, layout: Layout) -> StoreListing:
         """List the ledger of a version and the folder of its plan."""
+        # The ledger comes first: a unit that is finished in between has neither a
+        # record nor a lease here, and a worker that takes it looks for the record
+        # again.
         done: set[int] = set()
         for info in store.list(layout.key(LEDGER)):
             unit = ledger_unit(layout.path(info.key))

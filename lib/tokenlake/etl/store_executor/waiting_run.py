@@ -1,4 +1,8 @@
-"""The run that publishes a plan and waits until workers have built its units."""
+"""Run that publishes a plan and waits until workers have built its units.
+
+One thread lists the store twice a second, and writes the state of the build to a board.
+The threads that wait for units read the board instead of the store.
+"""
 
 from __future__ import annotations
 
@@ -52,8 +56,7 @@ removed.
 @final
 @dataclass(frozen=True, slots=True)
 class Awaited:
-    """The units and workers for which a run waits, according to the last look at its
-    store.
+    """Units and workers for which a run waits, by the last look at its store.
 
     Attributes:
         address: Address of the store.
@@ -75,7 +78,7 @@ class _Board:
     Attributes:
         address: Address of the store.
         layout: Layout of the version.
-        store: The store.
+        store: Open store.
         done: Units that have a record.
         failed: Units that have a note of failure.
         marks: Mark of the lease of each unit that a worker builds.
@@ -98,7 +101,7 @@ class _Board:
 
 @final
 class StorePool(Pool):
-    """A pool that waits for the workers of a plan in a store.
+    """Pool that waits for the workers of a plan in a store.
 
     Tokenizer backends are chosen by a process of its own.
     """
@@ -106,9 +109,11 @@ class StorePool(Pool):
     def __init__(self) -> None:
         self.workers = _UNITS_AWAITED
         self._local = WorkerPool(1)
+        # The newest plan.
         self._engine_choices: dict[str, tuple[EngineJob, str]] = {}
         self._published_jobs: dict[int, WorkJob] = {}
         self._publishing = threading.Lock()
+        # The board, which a thread of this pool updates.
         self._changed = threading.Condition()
         self._board: _Board | None = None
         self._has_ended = threading.Event()
@@ -127,8 +132,9 @@ class StorePool(Pool):
                 self._publish(unit_jobs)
 
     def run(self, job: Job, on_progress: Progress | None = None) -> Any:
-        """Wait for the record of a unit and return it, sealed; choose a backend by the
-        own process.
+        """Wait for the record of a unit and return it, sealed.
+
+        A backend is chosen by a process of the pool.
 
         Raises:
             CancelledError: :meth:`cancel` was called; the workers continue.
@@ -149,9 +155,7 @@ class StorePool(Pool):
         return self._wait(board, job.unit, on_progress)
 
     def awaited(self) -> Awaited | None:
-        """Return the units and workers that are awaited; None before there is a
-        plan.
-        """
+        """Return the awaited units and workers, None before there is a plan."""
         with self._publishing:
             board = self._board
             units = set(self._published_jobs)
@@ -159,14 +163,16 @@ class StorePool(Pool):
             return None
         with self._changed:
             now = time.monotonic()
-            heard = {
-                worker: now - changed for worker, (_, changed) in board.present.items()
-            }
-            return Awaited(board.address, board.layout, len(units - board.done), heard)
+            silences: dict[str, float] = {}
+            for worker, (_, changed_at) in board.present.items():
+                silences[worker] = now - changed_at
+            left = len(units - board.done)
+            return Awaited(board.address, board.layout, left, silences)
 
     def give_up(self, error: errors.TokenlakeError) -> None:
-        """Raise an error in running and later calls of :meth:`run`, as nobody will
-        build the rest.
+        """Raise an error in running and later calls of :meth:`run`.
+
+        Nobody will build the rest.
         """
         if self._board is not None:
             with self._changed:
@@ -188,6 +194,12 @@ class StorePool(Pool):
         return self._local.pids()
 
     def _publish(self, jobs: Mapping[int, WorkJob]) -> None:
+        """Publish the plan of some jobs.
+
+        Raises:
+            StoreError: The claim of the version is gone.
+        """
+        # 1. The board of this version, watched from now on.
         first_job = next(iter(jobs.values()))
         address = first_job.store
         layout = Layout(first_job.dataset, first_job.version)
@@ -198,10 +210,11 @@ class StorePool(Pool):
             if self._thread.ident is None:
                 self._thread.start()
 
-        # Units that failed in an earlier run are tried again.
+        # 2. Units that failed in an earlier run are tried again.
         for unit in failed_units(board.store.list(layout.key(WORK))):
             take_failure(board.store, layout, unit)
 
+        # 3. The plan, with the backend choices of its sources.
         claim = Catalog(board.store).read_claim(layout.dataset, layout.version)
         if claim is None:
             raise errors.StoreError(
@@ -209,21 +222,23 @@ class StorePool(Pool):
                 key=layout.claim,
             )
         sources = {job.source.name for job in jobs.values() if job.op == "unit"}
-        engines = [
-            choice
-            for source, choice in self._engine_choices.items()
-            if source in sources
-        ]
+        engines: list[tuple[EngineJob, str]] = []
+        for source, choice in self._engine_choices.items():
+            if source in sources:
+                engines.append(choice)
         publish_plan(board.store, layout, claim.fingerprint, jobs.values(), engines)
         self._published_jobs = dict(jobs)
 
     def _wait(self, board: _Board, unit: int, on_progress: Progress | None) -> str:
-        """Return the sealed record of a unit once it has one, or raise the error
-        with which it failed.
+        """Return the sealed record of a unit once it has one.
+
+        Raises:
+            TokenlakeError: The unit failed, with this error.
         """
         last_mark: Mark | None = None
         reported: dict[str, int] = {}
         while True:
+            # 1. Wait for a change of the unit on the board.
             with self._changed:
                 self._raise_if_over(board)
                 is_done = unit in board.done
@@ -232,6 +247,9 @@ class StorePool(Pool):
                 if not is_done and not has_failed and mark == last_mark:
                     self._changed.wait(_SECONDS_BETWEEN_LOOKS)
                     continue
+
+            # 2. Return its record, or raise its error. The board may be older than the
+            #    store.
             if is_done:
                 with suppress(errors.NotFoundError):
                     return board.store.read(board.layout.ledger(unit)).decode()
@@ -242,6 +260,8 @@ class StorePool(Pool):
                 with self._changed:
                     board.failed.discard(unit)
                 _raise_failure(board, unit)
+
+            # 3. Its lease has changed, and has more progress.
             last_mark = mark
             if mark is not None and on_progress is not None:
                 _report_progress(board, unit, reported, on_progress)
@@ -274,6 +294,8 @@ class StorePool(Pool):
                 self._changed.notify_all()
 
     def _look(self, board: _Board) -> None:
+        """Update the board by a listing of the store."""
+        # The requests come first: no thread waits for them.
         listing = StoreListing.of(board.store, board.layout)
         workers = present_workers(listing.notes)
         present = last_changes(workers, board.present, time.monotonic())
@@ -288,8 +310,9 @@ class StorePool(Pool):
 
 
 def _raise_failure(board: _Board, unit: int) -> None:
-    """Raise the error with which a unit failed; return where another process removed
-    the note of it.
+    """Raise the error with which a unit failed.
+
+    Return if another process removed the note of it.
     """
     error = take_failure(board.store, board.layout, unit, keep=True)
     if error is None:
@@ -308,8 +331,9 @@ def _report_progress(
         board: State of the build.
         unit: Index of the unit.
         reported: Sums of all reports so far; updated.
-        on_progress: Receives the increments.
+        on_progress: Function that receives the increments.
     """
+    # A worker that takes a unit over counts from zero again.
     progress = progress_of(board.store, board.layout, unit)
     increments: dict[str, int] = {}
     for name, count in progress.items():

@@ -1,5 +1,4 @@
-"""Tokenizers: find them, tell what they are, and encode with a fast backend that is
-proven exact.
+"""Tokenizers: find them, describe them, and encode with a backend proven exact.
 
 The reference is the backend of tokenizer.json (`tokenizers.Tokenizer.from_file`).
 gigatoken, up to 50 times faster, runs only behind the gate: a static allow-list, a

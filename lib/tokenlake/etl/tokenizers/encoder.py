@@ -67,6 +67,7 @@ def column_of_texts(texts: Sequence[str]) -> pa.LargeStringArray:
             raise ConfigError(
                 f"texts[{index}]: got {type(text).__name__}, must be text"
             )
+    # Half of a surrogate pair is a Python text, but no UTF-8.
     try:
         return pa.array(texts, pa.large_string())  # pyright: ignore[reportReturnType, reportArgumentType]
     except UnicodeEncodeError as error:
@@ -128,8 +129,12 @@ def checked(text: pa.LargeStringArray, name: str) -> bool:
             f"tokenizer {name!r}: got {text.type} with {text.null_count} nulls, "
             "expected large_string without nulls"
         )
-    offsets, data = string_buffers(text)
-    if offsets[0] < 0 or offsets[-1] > data.size or np.any(offsets[1:] < offsets[:-1]):
+    offsets, text_bytes = string_buffers(text)
+    if (
+        offsets[0] < 0
+        or offsets[-1] > text_bytes.size
+        or np.any(offsets[1:] < offsets[:-1])
+    ):
         raise TokenizerError(
             f"tokenizer {name!r}: the text's offsets are broken; expected ascending offsets inside the data"
         )
@@ -406,8 +411,9 @@ def fast_engine(
 
 @final
 class Encoder:
-    """Encode Arrow text. The ids equal those of
-    `tokenizers.Tokenizer.from_file(tokenizer.json)`.
+    """Encode Arrow text.
+
+    The ids equal those of `tokenizers.Tokenizer.from_file(tokenizer.json)`.
 
     Args:
         files: Tokenizer.
@@ -457,12 +463,12 @@ class Encoder:
         self.engine = engine
         if loaded is None:
             reference = ReferenceEngine(files, literal=literal, threads=threads)
-            fast = None
+            fast_backend = None
             if engine != "tokenizers":
-                fast = fast_engine(
+                fast_backend = fast_engine(
                     engine, files, literal=literal, threads=threads, reference=reference
                 )
-            loaded = (reference, fast)
+            loaded = (reference, fast_backend)
         self._reference, self._fast = loaded
 
         # 2. The checks around them.
@@ -490,14 +496,14 @@ class Encoder:
             EngineMismatchError: The fast backend differs from the reference on a
                 sampled text.
         """
-        ids, guarded = self._encoded(text)
+        encoded_ids, guarded = self._encoded(text)
         special_docs, special_counts = self._specials.count(text)
         sampled = 0
         if self._fast is not None:
-            sampled = self._sample(self._fast, text, ids, guarded)
+            sampled = self._sample(self._fast, text, encoded_ids, guarded)
         return Encoded(
-            offsets=ids.offsets,
-            ids=ids.ids,
+            offsets=encoded_ids.offsets,
+            ids=encoded_ids.ids,
             special_docs=special_docs,
             special_counts=special_counts,
             sampled=sampled,
@@ -577,12 +583,12 @@ class Encoder:
             checked(text, self.files.name)
             located = list(self._locator.by_reference(text))
             lengths = [_none()]
-            ids = [np.empty(0, np.int32)]
+            block_ids = [np.empty(0, np.int32)]
             for block in located:
                 lengths.append(np.diff(block.offsets))
-                ids.append(block.ids)
+                block_ids.append(block.ids)
             offsets = offsets_of(np.concatenate(lengths))
-            return Encoded(offsets=offsets, ids=np.concatenate(ids)), located
+            return Encoded(offsets=offsets, ids=np.concatenate(block_ids)), located
 
         # 3. A fast backend, whose ids and places are compared on a sample.
         rows, guarded = self._encoded(text)
@@ -647,14 +653,20 @@ class Encoder:
         # A piece is not guarded by itself, so a guarded document goes to the reference
         # as a whole.
         special_tokens = int(self._specials.count(text)[1].sum())
-        fast = self._fast
-        if fast is not None and not is_all_ascii and len(self._guard.rows(text)):
-            fast = None
-        if fast is not None:
+        fast_backend = self._fast
+        if (
+            fast_backend is not None
+            and not is_all_ascii
+            and len(self._guard.rows(text))
+        ):
+            fast_backend = None
+        if fast_backend is not None:
             # The sample of a long document is a window, which does not need the ids of
             # the whole.
-            self._sample(fast, text, Ragged(np.empty(0, np.int32), _none()), _none())
-        return special_tokens, self._pieces(self._reference.cuts, text, fast)
+            self._sample(
+                fast_backend, text, Ragged(np.empty(0, np.int32), _none()), _none()
+            )
+        return special_tokens, self._pieces(self._reference.cuts, text, fast_backend)
 
     def _pieces(
         self, rule: CutRule, text: pa.LargeStringArray, fast: IdEngine | None

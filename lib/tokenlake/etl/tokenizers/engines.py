@@ -198,8 +198,8 @@ class ReferenceEngine:
                 rows += self._backend.encode(
                     _strings(text, first_row, last_row), literal=self.literal
                 )
-        ids = np.concatenate([np.empty(0, np.int32), *rows])
-        return Ragged(ids, offsets_of([len(row) for row in rows]))
+        flat_ids = np.concatenate([np.empty(0, np.int32), *rows])
+        return Ragged(flat_ids, offsets_of([len(row) for row in rows]))
 
     def encode_piece(self, text: str) -> Int32:
         """Return the ids of one text."""
@@ -306,14 +306,14 @@ class ReferenceEngine:
         possible: list[Affixes] | None = None
         for text in _AFFIX_PROBES:
             with deliberate(f"tokenizer {self.files.name!r}: encoding"):
-                (ids,) = self._backend.encode(
+                (all_ids,) = self._backend.encode(
                     [text], literal=self.literal, add_special_tokens=True
                 )
-                (bare,) = self._backend.encode([text], literal=self.literal)
+                (text_ids,) = self._backend.encode([text], literal=self.literal)
             # A text without ids shows nothing.
-            if not len(bare) and not len(ids):
+            if not len(text_ids) and not len(all_ids):
                 continue
-            around = _around(ids.tolist(), bare.tolist())
+            around = _around(all_ids.tolist(), text_ids.tolist())
             if possible is not None:
                 around = [affixes for affixes in possible if affixes in around]
             if not around:
@@ -355,13 +355,13 @@ def _template_lengths(stage: dict[str, Any] | None) -> int:
         return sum(_template_lengths(member) for member in stage["processors"])
     if stage.get("type") in ("BertProcessing", "RobertaProcessing"):
         return 1
-    count = 0
-    for piece in stage.get("single", ()):
-        if "Sequence" in piece:
-            return count
-        token = piece["SpecialToken"]["id"]
-        count += len(stage["special_tokens"][token]["ids"])
-    return count
+    id_count = 0
+    for template_piece in stage.get("single", ()):
+        if "Sequence" in template_piece:
+            return id_count
+        token = template_piece["SpecialToken"]["id"]
+        id_count += len(stage["special_tokens"][token]["ids"])
+    return id_count
 
 
 def _trims(stage: dict[str, Any] | None) -> bool:
@@ -378,15 +378,15 @@ def _strings(text: pa.LargeStringArray, first: int, last: int) -> list[str]:
     return cast("list[str]", text.slice(first, last - first).to_pylist())
 
 
-def _around(ids: list[int], bare: list[int]) -> list[Affixes]:
-    """Return the ids before and after each occurrence of `bare` in `ids`."""
+def _around(ids: list[int], text_ids: list[int]) -> list[Affixes]:
+    """Return the ids before and after each occurrence of `text_ids` in `ids`."""
     pairs: list[Affixes] = []
-    if not bare:
+    if not text_ids:
         return pairs
-    for start in range(len(ids) - len(bare) + 1):
-        stop = start + len(bare)
-        if ids[start:stop] == bare:
-            pairs.append((tuple(ids[:start]), tuple(ids[stop:])))
+    for text_start in range(len(ids) - len(text_ids) + 1):
+        text_end = text_start + len(text_ids)
+        if ids[text_start:text_end] == text_ids:
+            pairs.append((tuple(ids[:text_start]), tuple(ids[text_end:])))
     return pairs
 
 
@@ -451,17 +451,19 @@ class GigatokenEngine:
             ).layout
         # Views of the result's buffers: the array is not converted to Python objects.
         offsets = np.asarray(layout.offsets.data, np.int64)
-        ids = np.asarray(layout.content.data).view(np.int32)[offsets[0] : offsets[-1]]
+        flat_ids = np.asarray(layout.content.data).view(np.int32)[
+            offsets[0] : offsets[-1]
+        ]
         if offsets[0]:
             offsets = offsets - offsets[0]
-        return Ragged(ids, offsets)
+        return Ragged(flat_ids, offsets)
 
     def _encode_one_by_one(self, text: pa.LargeStringArray) -> Ragged:
         """Return the ids of all rows, without awkward."""
-        starts, data = string_buffers(text)
+        starts, text_bytes = string_buffers(text)
         rows: list[Any] = []
-        for start, stop in pairwise(starts.tolist()):
-            rows.append(self._backend.encode(data[start:stop].tobytes()))
+        for row_start, row_end in pairwise(starts.tolist()):
+            rows.append(self._backend.encode(text_bytes[row_start:row_end].tobytes()))
         offsets = offsets_of([len(row) for row in rows])
         return Ragged(np.concatenate(rows).view(np.int32), offsets)
 
@@ -497,8 +499,8 @@ class GigatokenEngine:
         import awkward  # pyright: ignore[reportMissingTypeStubs]
 
         ak: Any = awkward
-        offsets, data = string_buffers(text)
-        chars = ak.contents.NumpyArray(data, parameters={"__array__": "char"})
+        offsets, text_bytes = string_buffers(text)
+        chars = ak.contents.NumpyArray(text_bytes, parameters={"__array__": "char"})
         layout = ak.contents.ListOffsetArray(
             ak.index.Index64(offsets), chars, parameters={"__array__": "string"}
         )
@@ -561,24 +563,24 @@ def require_equal(engine: str, text: str, expected: Sample, got: Sample) -> None
         # The first difference; of lists of different lengths it may be the end of the
         # shorter one.
         common_size = min(len(expected_values), len(got_values))
-        first = common_size
+        first_difference = common_size
         differences = np.flatnonzero(
             expected_values[:common_size] != got_values[:common_size]
         )
         if differences.size:
-            first = int(differences[0])
+            first_difference = int(differences[0])
 
         # The message shows the values around the first difference.
-        shown = slice(max(0, first - 2), first + _SHOWN_IDS)
+        shown = slice(max(0, first_difference - 2), first_difference + _SHOWN_IDS)
         expected_shown = expected_values[shown].tolist()
         got_shown = got_values[shown].tolist()
         raise EngineMismatchError(
-            f"tokenizer backend {engine!r} differs from the reference 'tokenizers' from {part_name} {first} on: "
-            f"expected {expected_shown}, got {got_shown}, in the text {text[:_SHOWN_TEXT]!r}; this build must use "
-            "tokenizer_backend: tokenizers",
+            f"tokenizer backend {engine!r} differs from the reference 'tokenizers' from {part_name} "
+            f"{first_difference} on: expected {expected_shown}, got {got_shown}, in the text {text[:_SHOWN_TEXT]!r}; "
+            "this build must use tokenizer_backend: tokenizers",
             engine=engine,
             text=text[:WINDOW],
-            first_difference=first,
+            first_difference=first_difference,
             expected=expected_shown,
             got=got_shown,
         )

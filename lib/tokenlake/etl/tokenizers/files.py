@@ -234,8 +234,9 @@ class TokenizerFiles:
 
     @cached_property
     def config(self) -> dict[str, Any]:
-        """The parsed tokenizer_config.json over special_tokens_map.json; empty without
-        them.
+        """Parsed tokenizer_config.json over special_tokens_map.json.
+
+        It is empty without them.
 
         Raises:
             TokenizerError: A file is not a JSON object, or a named token in it is not a

@@ -106,31 +106,31 @@ _RUN_COUNTS: Final = (2, 3, 15, 16, 17, 63, 64, 65, 257)
 def adversarial_texts() -> list[str]:
     """Return about 500 short texts that pre-tokenizers split differently."""
     # 1. Two words around each kind of white space.
-    pairs: list[str] = []
-    for left, gap, right in product(_WORDS, _GAPS, _WORDS[::3]):
-        pairs.append(left + gap + right)
+    word_pairs: list[str] = []
+    for left_word, gap, right_word in product(_WORDS, _GAPS, _WORDS[::3]):
+        word_pairs.append(left_word + gap + right_word)
 
     # 2. Signs between white space, and repeated.
-    signs: list[str] = []
+    sign_texts: list[str] = []
     for sign, gap in product(_SIGNS, _GAPS):
-        signs.append(f"x{gap}{sign}{gap}y")
-    for sign, count in product(_SIGNS, _SIGN_COUNTS):
-        signs.append(sign * count)
+        sign_texts.append(f"x{gap}{sign}{gap}y")
+    for sign, repetitions in product(_SIGNS, _SIGN_COUNTS):
+        sign_texts.append(sign * repetitions)
 
     # 3. Long runs of one character or two.
-    runs: list[str] = []
-    for unit, count in product(_RUN_UNITS, _RUN_COUNTS):
-        runs.append(unit * count)
+    long_runs: list[str] = []
+    for unit, repetitions in product(_RUN_UNITS, _RUN_COUNTS):
+        long_runs.append(unit * repetitions)
 
     # 4. All of these, and each kind as one long text.
     return [
         *FINGERPRINT_TEXTS,
-        *pairs,
-        *signs,
-        *runs,
-        " ".join(pairs),
-        "".join(signs),
-        "\n".join(runs),
+        *word_pairs,
+        *sign_texts,
+        *long_runs,
+        " ".join(word_pairs),
+        "".join(sign_texts),
+        "\n".join(long_runs),
     ]
 
 
@@ -165,9 +165,9 @@ def describe(files: TokenizerFiles) -> dict[str, Any]:
     suffix: list[int] | None = None
     # A post-processor that does more than put ids around a document has no affixes.
     with suppress(TokenizerError):
-        before, after = reference.affixes()
-        prefix = list(before)
-        suffix = list(after)
+        prefix_ids, suffix_ids = reference.affixes()
+        prefix = list(prefix_ids)
+        suffix = list(suffix_ids)
     _require_same_ids(files, reference)
 
     # 2. The ids of fixed texts. The JSON form is hashed, so it must never change.
@@ -227,6 +227,7 @@ def special_ids(
         ``eos_id``, -1 for none; ``pad_id``; and ``append_eos``, a bool: False if the
         post-processor ends a document with EOS already.
     """
+    # The configuration, the tokenizer, and for padding EOS, in this order.
     if eos is None:
         eos = files.eos_id
     if eos is None:

@@ -117,8 +117,9 @@ def choose_encoder(
     places: bool = False,
     probes: DiskCache | None = None,
 ) -> tuple[EngineChoice, Encoder]:
-    """Choose the backend for a build, and return an encoder made of the backends that
-    were probed.
+    """Choose the backend for a build, and return its encoder.
+
+    The encoder has the backends that were probed.
 
     Args:
         files: Tokenizer.
@@ -149,7 +150,7 @@ def choose_encoder(
         "special_tokens_in_text", special_tokens_in_text, SPECIAL_TOKENS_IN_TEXT
     )
     reference = ReferenceEngine(files, literal=special_tokens_in_text != "encode")
-    choice, fast, locator = _chosen(
+    choice, fast_backend, locator = _chosen(
         reference, requested, sample_texts, size, places, probes
     )
     encoder = Encoder(
@@ -157,7 +158,7 @@ def choose_encoder(
         engine=choice.engine,
         special_tokens_in_text=special_tokens_in_text,
         add_special_tokens=add_special_tokens,
-        loaded=(reference, fast),
+        loaded=(reference, fast_backend),
         locator=locator,
     )
     return choice, encoder
@@ -179,6 +180,7 @@ def likely_encoder(
     Raises:
         TokenizerError, MissingExtraError: The backend does not load.
     """
+    # The rules are those of the gate, except that nothing is compared.
     engine = requested
     if requested == "auto":
         fastest, _ = _fastest(files, size, literal=special_tokens_in_text != "encode")
@@ -214,20 +216,15 @@ def _chosen(
             return EngineChoice("tokenizers", why_not), None, None
     else:
         engine = requested
-        reason = _objection(files, engine, literal=literal)
-        if reason is not None:
-            raise TokenizerError(
-                f"tokenizer {files.name!r}: tokenizer_backend: {engine} was requested, but {reason}; its ids could "
-                "differ from the reference. Use tokenizer_backend: auto or tokenizer_backend: tokenizers",
-                tokenizer=files.name,
-                reason=reason,
-            )
+        _require_support(files, engine, literal=literal)
 
     # 2. Load and probe it. Without a request the reference takes the place of a
     #    backend that fails.
     try:
         try:
-            fast = fast_engine(engine, files, literal=literal, reference=reference)
+            fast_backend = fast_engine(
+                engine, files, literal=literal, reference=reference
+            )
         except MissingExtraError:
             # The segment cache cannot run, and was not requested: gigatoken takes its
             # place.
@@ -236,18 +233,18 @@ def _chosen(
             if not is_replaceable or objection(files, literal=literal) is not None:
                 raise
             engine = "gigatoken"
-            fast = fast_engine("gigatoken", files, literal=literal)
+            fast_backend = fast_engine("gigatoken", files, literal=literal)
         locator: Locator | None = None
         if places:
             locator = Locator(reference, engine)
-        texts = [*_probe_texts(files), *_bounded(sample_texts)]
+        probe_texts = [*_probe_texts(files), *_bounded(sample_texts)]
         # The segment cache runs on large inputs, beside which a probe takes no time.
         if probes is None or engine == "segments":
-            _compare(engine, fast, reference, sample_texts, locator)
+            _compare(engine, fast_backend, reference, sample_texts, locator)
         else:
-            probe_key = _probe_key(files, texts, (engine, literal, places))
+            probe_key = _probe_key(files, probe_texts, (engine, literal, places))
             if not probes.contains(probe_key):
-                _compare(engine, fast, reference, sample_texts, locator)
+                _compare(engine, fast_backend, reference, sample_texts, locator)
                 probes.put(probe_key, True)
     except (TokenizerError, MissingExtraError) as error:
         if requested == engine:
@@ -255,11 +252,27 @@ def _chosen(
         return EngineChoice("tokenizers", f"{engine} failed: {error}"), None, None
 
     # 3. The reason, for the log.
-    compared = len(_unguarded(files, texts, engine))
+    compared = len(_unguarded(files, probe_texts, engine))
     reason = f"on the allow-list, equal to the reference on {compared:,} probe texts"
     if engine == "words":
         reason = f"its splits are compiled, equal to the reference on {compared:,} probe texts"
-    return EngineChoice(engine, reason), fast, locator
+    return EngineChoice(engine, reason), fast_backend, locator
+
+
+def _require_support(files: TokenizerFiles, engine: str, *, literal: bool) -> None:
+    """Check that a requested backend supports a tokenizer.
+
+    Raises:
+        TokenizerError: It does not.
+    """
+    reason = _objection(files, engine, literal=literal)
+    if reason is not None:
+        raise TokenizerError(
+            f"tokenizer {files.name!r}: tokenizer_backend: {engine} was requested, but {reason}; its ids could "
+            "differ from the reference. Use tokenizer_backend: auto or tokenizer_backend: tokenizers",
+            tokenizer=files.name,
+            reason=reason,
+        )
 
 
 def _fastest(
@@ -362,6 +375,7 @@ def _probe_key(
     files: TokenizerFiles, texts: Sequence[str], settings: tuple[str, bool, bool]
 ) -> str:
     """Return a hash of everything that the result of a probe depends on."""
+    # The samples are part of it: another source may show a difference.
     digest = hashlib.sha256(_environment())
     contents = [files.json_bytes, repr(settings).encode()]
     contents += [text.encode() for text in texts]
@@ -416,8 +430,8 @@ def probe(
     # Small batches, then one large one: backends may encode these in different ways.
     rows: list[Int32] = []
     edges = [*range(0, min(len(texts), _APART), FEW), len(texts)]
-    for first, last in pairwise(edges):
-        rows += fast.encode(text_of_strings(strings[first:last])).rows()
+    for first_row, end_row in pairwise(edges):
+        rows += fast.encode(text_of_strings(strings[first_row:end_row])).rows()
     expected_rows = reference.encode(texts).rows()
     for text, ids, expected in zip(strings, rows, expected_rows, strict=True):
         require_equal(engine, text, (expected,), (ids,))
@@ -457,6 +471,7 @@ def _unguarded(
     files: TokenizerFiles, texts: list[str], engine: str
 ) -> pa.LargeStringArray:
     """Return the texts that the backend will see in a build."""
+    # Guarded documents go to the reference, so their ids need not be equal.
     array = text_of_strings(texts)
     is_free = np.ones(len(texts), np.bool_)
     is_free[UnicodeGuard(files, engine).rows(array)] = False

@@ -1,5 +1,6 @@
-"""Constants that the compiled loops share with their callers, which do not import
-numba.
+"""Constants that the compiled loops share with their callers.
+
+The callers do not import numba.
 """
 
 from __future__ import annotations

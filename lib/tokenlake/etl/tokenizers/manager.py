@@ -67,7 +67,7 @@ class LoadedTokenizer:
         config = config or self.config
         encoder = self._encoder(config.add_special_tokens)
         encoded = encoder.encode(text)
-        count = len(encoded)
+        text_count = len(encoded)
         ids = Ragged(encoded.ids, encoded.offsets)
 
         # 2. Truncate them. The special tokens around a text count.
@@ -80,11 +80,11 @@ class LoadedTokenizer:
                     f"tokens that tokenizer {self.files.name!r} adds; make it larger, or use "
                     "add_special_tokens=False"
                 )
-            ids = ids.cut(np.full(count, text_length))
+            ids = ids.cut(np.full(text_count, text_length))
 
         # 3. Put the special tokens around them.
-        prefixes = Ragged.alike(encoder.prefix, count)
-        suffixes = Ragged.alike(encoder.suffix, count)
+        prefixes = Ragged.alike(encoder.prefix, text_count)
+        suffixes = Ragged.alike(encoder.suffix, text_count)
         return Ragged.joined([prefixes, ids, suffixes])
 
     def decode(self, ids: Sequence[int] | Int32) -> str:
@@ -196,7 +196,7 @@ class TokenizerManager:
         batch = self.tokenize_batch(
             tokenizer, [text], config, return_tensors=return_tensors
         )
-        return {name: rows[0] for name, rows in batch.items()}
+        return {column_name: rows[0] for column_name, rows in batch.items()}
 
     def tokenize_batch(
         self,
@@ -259,6 +259,7 @@ def with_masks(
         int32[n, width] if rows are padded and none is longer than the width, otherwise
         a list of n arrays int32.
     """
+    # Without padding, every id of a row is one of the text.
     if config.padding in ("longest", "max_length"):
         columns = _padded(ragged, loaded, config)
     else:
@@ -289,18 +290,20 @@ def _padded(
 
     # 2. One array for rows of one length.
     if longest <= width:
-        ids, is_text = ragged.rectangle(width, pad_id, left=is_left)
-        return {"input_ids": ids, "attention_mask": is_text.astype(np.int32)}
+        padded_ids, is_text = ragged.rectangle(width, pad_id, left=is_left)
+        return {"input_ids": padded_ids, "attention_mask": is_text.astype(np.int32)}
 
     # 3. Rows of several lengths cannot be one array.
     all_ids: list[Any] = []
-    masks: list[Any] = []
-    for row in ragged.rows():
-        one_row = Ragged(row, np.array([0, len(row)]))
-        ids, is_text = one_row.rectangle(max(width, len(row)), pad_id, left=is_left)
-        all_ids.append(ids[0])
-        masks.append(is_text[0].astype(np.int32))
-    return {"input_ids": all_ids, "attention_mask": masks}
+    row_masks: list[Any] = []
+    for row_ids in ragged.rows():
+        one_row = Ragged(row_ids, np.array([0, len(row_ids)]))
+        padded_ids, is_text = one_row.rectangle(
+            max(width, len(row_ids)), pad_id, left=is_left
+        )
+        all_ids.append(padded_ids[0])
+        row_masks.append(is_text[0].astype(np.int32))
+    return {"input_ids": all_ids, "attention_mask": row_masks}
 
 
 def compute_tokenizer_hash(tokenizer: Any) -> str:
@@ -322,6 +325,7 @@ def compute_tokenizer_hash(tokenizer: Any) -> str:
         files = tokenizer.files
     else:
         files = files_of(tokenizer)
+    # The JSON form is canonical, so equal descriptions have equal hashes.
     return hashlib.sha256(canonical_json(identity(describe(files)))).hexdigest()
 
 
@@ -350,8 +354,9 @@ class Decoder:
     def of(
         cls, store: ReadStore, manifest: Manifest, source: str | None = None
     ) -> Self:
-        """Read the tokenizer of a version, or of one of its sources, and verify its
-        hash.
+        """Read the tokenizer of a version or of one of its sources.
+
+        Its hash is verified.
 
         Args:
             store: Store of the version.
@@ -367,6 +372,7 @@ class Decoder:
         folder = ""
         if source is not None:
             folder = manifest.tokenizer[source].get("folder", "")
+        # Equal files of several sources are one tokenizer.
         tokenizers = _tokenizers(manifest, folder)
         if not tokenizers:
             raise NotFoundError(
@@ -400,8 +406,8 @@ class Decoder:
             files = _tokenizers(manifest, "")
         decoders: list[Self] = []
         for digest, path in files.items():
-            name = f"{manifest.dataset}@v{manifest.version}/{path}"
-            decoders.append(cls(verified_bytes(store, layout, path, digest), name))
+            file_name = f"{manifest.dataset}@v{manifest.version}/{path}"
+            decoders.append(cls(verified_bytes(store, layout, path, digest), file_name))
         return decoders
 
     @cached_property
@@ -419,10 +425,10 @@ class Decoder:
 
 def _tokenizers(manifest: Manifest, folder: str) -> dict[str, str]:
     """Return the different tokenizers of a version: sha256 -> first path of each."""
-    paths: dict[str, str] = {}
+    first_paths: dict[str, str] = {}
     # From the last path to the first, so that the first of equal files stays.
     for path, entry in sorted(manifest.other_files.items(), reverse=True):
         is_in_folder = path.startswith(f"{TOKENIZER}/{folder}")
         if is_in_folder and path.endswith(f"/{TOKENIZER_JSON}"):
-            paths[entry.sha256] = path
-    return paths
+            first_paths[entry.sha256] = path
+    return first_paths

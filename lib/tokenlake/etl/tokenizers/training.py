@@ -77,8 +77,8 @@ def train_bpe(
     # Words in the letters of the byte alphabet, in which a tokenizer.json writes them.
     characters = byte_characters()
     words: Counter[str] = Counter()
-    for word, count in count_words(texts).items():
-        words["".join(characters[byte] for byte in word.encode())] += count
+    for word, word_count in count_words(texts).items():
+        words["".join(characters[byte] for byte in word.encode())] += word_count
     tokens, merges = learn_merges(words, [END_OF_TEXT, *sorted(characters)], vocab_size)
     config = {
         "tokenizer_class": "PreTrainedTokenizerFast",
@@ -213,16 +213,16 @@ def learn_merges(
 
     # The heap has the most frequent pair first. An entry whose count is no longer true
     # is put back with the true one.
-    heap = [(-count, pair) for pair, count in corpus.pair_counts.items()]
+    heap = [(-pair_count, pair) for pair, pair_count in corpus.pair_counts.items()]
     heapq.heapify(heap)
     merges: list[Merge] = []
     while len(tokens) < vocab_size and heap:
         negative_count, pair = heapq.heappop(heap)
-        count = corpus.pair_counts[pair]
-        if count <= 0:
+        pair_count = corpus.pair_counts[pair]
+        if pair_count <= 0:
             continue
-        if -negative_count != count:
-            heapq.heappush(heap, (-count, pair))
+        if -negative_count != pair_count:
+            heapq.heappush(heap, (-pair_count, pair))
             continue
         left = tokens[pair[0]]
         right = tokens[pair[1]]
@@ -251,11 +251,11 @@ class _Corpus:
         # Words that had the pair when it was last formed in them. Some have lost it
         # since, so a merge looks at each word.
         self._words_with: defaultdict[Pair, set[int]] = defaultdict(set)
-        for word_index, (word, count) in enumerate(words.items()):
+        for word_index, (word, word_count) in enumerate(words.items()):
             symbols = [ids[character] for character in word if character in ids]
             self._symbols.append(symbols)
             for pair in pairwise(symbols):
-                self.pair_counts[pair] += count
+                self.pair_counts[pair] += word_count
                 self._words_with[pair].add(word_index)
 
     def merge(self, pair: Pair, token_id: int) -> set[Pair]:
@@ -268,7 +268,7 @@ class _Corpus:
         new_pairs: set[Pair] = set()
         for word_index in self._words_with.pop(pair):
             symbols = self._symbols[word_index]
-            count = self._counts[word_index]
+            word_count = self._counts[word_index]
             symbol_index = 0
             while symbol_index < len(symbols) - 1:
                 if symbols[symbol_index] != left or symbols[symbol_index + 1] != right:
@@ -278,13 +278,13 @@ class _Corpus:
                 # The pair's neighbours lose their pairs with it and get pairs with the
                 # new symbol.
                 if symbol_index > 0:
-                    before = symbols[symbol_index - 1]
-                    self.pair_counts[before, left] -= count
-                    self._add((before, token_id), word_index, new_pairs)
+                    left_symbol = symbols[symbol_index - 1]
+                    self.pair_counts[left_symbol, left] -= word_count
+                    self._add((left_symbol, token_id), word_index, new_pairs)
                 if symbol_index < len(symbols) - 1:
-                    after = symbols[symbol_index + 1]
-                    self.pair_counts[right, after] -= count
-                    self._add((token_id, after), word_index, new_pairs)
+                    right_symbol = symbols[symbol_index + 1]
+                    self.pair_counts[right, right_symbol] -= word_count
+                    self._add((token_id, right_symbol), word_index, new_pairs)
                 symbol_index += 1
         del self.pair_counts[pair]
         return new_pairs

@@ -70,6 +70,64 @@ def add_pieces(
 
 
 @njit(cache=True)
+def _search(
+    word_bytes: Any,
+    word_size: Any,
+    prefix_size: Any,
+    branches: Any,
+    pieces_of_nodes: Any,
+    scores: Any,
+    best_totals: Any,
+    best_steps: Any,
+) -> None:
+    """Find the best sum of scores until each byte of a word, and its last piece.
+
+    Args:
+        word_bytes, word_size: Word, and its number of bytes.
+        prefix_size: Number of bytes of the prefix, which is one character.
+        branches, pieces_of_nodes, scores: Tree and scores of :func:`search_new`.
+        best_totals: float64[n + 1], gets the best sum until each byte.
+        best_steps: int32[n + 1, 2], gets the start of the last piece and its id; the
+            start is -1 for bytes that no piece ends at.
+    """
+    no_piece = len(scores) - 1
+    best_steps[: word_size + 1, 0] = -1
+    best_totals[0] = 0.0
+    offset = 0
+    while offset < word_size:
+        # The prefix is one character of several bytes; all others are ASCII.
+        character_width = 1
+        if offset < prefix_size:
+            character_width = prefix_size
+        has_single = False
+        node = 0
+        piece_end = offset
+        while piece_end < word_size:
+            branch = branch_of(branches, node, word_bytes[piece_end])
+            node = np.int64(branches[branch, 1])
+            if node == 0:
+                break
+            piece_end += 1
+            piece = pieces_of_nodes[node]
+            if piece >= 0:
+                score_sum = scores[piece] + best_totals[offset]
+                if best_steps[piece_end, 0] < 0 or score_sum > best_totals[piece_end]:
+                    best_totals[piece_end] = score_sum
+                    best_steps[piece_end, 0] = offset
+                    best_steps[piece_end, 1] = piece
+                has_single = has_single or piece_end - offset == character_width
+        # No piece is the character alone: it may be skipped for the lowest score.
+        piece_end = offset + character_width
+        if not has_single:
+            score_sum = scores[no_piece] + best_totals[offset]
+            if best_steps[piece_end, 0] < 0 or score_sum > best_totals[piece_end]:
+                best_totals[piece_end] = score_sum
+                best_steps[piece_end, 0] = offset
+                best_steps[piece_end, 1] = no_piece
+        offset = piece_end
+
+
+@njit(cache=True)
 def search_new(
     table: Any,
     new: Any,
@@ -110,53 +168,37 @@ def search_new(
     """
     no_piece = len(scores) - 1
     for slot in new:
-        start = np.int64(table[slot, 2])
-        size = np.int64(table[slot, 1] & LOW)
-        word_size = len(prefix) + size - 1
+        segment_start = np.int64(table[slot, 2])
+        segment_size = np.int64(table[slot, 1] & LOW)
+        word_size = len(prefix) + segment_size - 1
 
         # 1. A segment is searched if it is a space and plain characters.
         has_room = word_size <= len(word_bytes)
-        is_searched = size > 1 and has_room and byte_kinds[keys[start]] == 2
-        for byte_index in range(1, size):
-            is_searched = is_searched and byte_kinds[keys[start + byte_index]] == 1
+        is_searched = (
+            segment_size > 1 and has_room and byte_kinds[keys[segment_start]] == 2
+        )
+        for byte_index in range(1, segment_size):
+            is_searched = (
+                is_searched and byte_kinds[keys[segment_start + byte_index]] == 1
+            )
         if not is_searched:
             continue
         word_bytes[: len(prefix)] = prefix
-        word_bytes[len(prefix) : word_size] = keys[start + 1 : start + size]
+        word_bytes[len(prefix) : word_size] = keys[
+            segment_start + 1 : segment_start + segment_size
+        ]
 
-        # 2. Extend the best sum at each character by all pieces that begin there.
-        best_steps[: word_size + 1, 0] = -1
-        best_totals[0] = 0.0
-        offset = 0
-        while offset < word_size:
-            # The prefix is one character of several bytes; all others are ASCII.
-            width = 1
-            if offset < len(prefix):
-                width = len(prefix)
-            has_single = False
-            node = 0
-            end = offset
-            while end < word_size:
-                node = np.int64(branches[branch_of(branches, node, word_bytes[end]), 1])
-                if node == 0:
-                    break
-                end += 1
-                if pieces_of_nodes[node] >= 0:
-                    score_sum = scores[pieces_of_nodes[node]] + best_totals[offset]
-                    if best_steps[end, 0] < 0 or score_sum > best_totals[end]:
-                        best_totals[end] = score_sum
-                        best_steps[end, 0] = offset
-                        best_steps[end, 1] = pieces_of_nodes[node]
-                    has_single = has_single or end - offset == width
-            # No piece is the character alone: it may be skipped for the lowest score.
-            end = offset + width
-            if not has_single:
-                score_sum = scores[no_piece] + best_totals[offset]
-                if best_steps[end, 0] < 0 or score_sum > best_totals[end]:
-                    best_totals[end] = score_sum
-                    best_steps[end, 0] = offset
-                    best_steps[end, 1] = no_piece
-            offset = end
+        # 2. Find the best sum until each byte, and the last piece of it.
+        _search(
+            word_bytes,
+            word_size,
+            len(prefix),
+            branches,
+            pieces_of_nodes,
+            scores,
+            best_totals,
+            best_steps,
+        )
 
         # 3. Count the pieces from the end. The walk stops where a character is unknown.
         piece_count = 0

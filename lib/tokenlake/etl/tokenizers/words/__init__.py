@@ -1,5 +1,4 @@
-"""Cached words: a tokenizer implementation that splits text itself and looks each word
-up.
+"""Cached words: a tokenizer backend that splits text and looks each word up.
 
 A tokenizer.json splits a text into words (or segments that no merge crosses) and
 encodes each word by itself. Real text repeats its words: 1% to 3% of them are distinct.

@@ -96,8 +96,9 @@ class Splitter:
 
     @property
     def tables(self) -> tuple[UInt16, UInt16, UInt8, int, UInt8, UInt8]:
-        """The tables in the order of the arguments of
-        :func:`tokenlake.etl.tokenizers.words.kernels.split`.
+        """Tables in the order of the arguments of the loop that splits.
+
+        See :func:`tokenlake.etl.tokenizers.words.kernels.split`.
         """
         return (
             self.by_byte,

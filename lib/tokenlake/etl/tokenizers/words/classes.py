@@ -1,5 +1,4 @@
-"""Which code points a character class of a regular expression holds, as the installed
-`tokenizers` sees it.
+"""Members of character classes, as the installed `tokenizers` sees them.
 
 The Unicode tables of a regular expression engine change with its version. So the
 members of a class are not computed here. `tokenizers` splits one text of all code

@@ -18,8 +18,9 @@ from typing import Final, TypeAlias, final
 
 @final
 class UnsupportedError(ValueError):
-    """A part of a tokenizer.json that this package cannot reproduce exactly; the
-    message is the reason.
+    """A part of a tokenizer.json cannot be reproduced exactly.
+
+    The message is the reason.
     """
 
 

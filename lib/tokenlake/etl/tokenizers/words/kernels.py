@@ -159,7 +159,7 @@ def split(
         by_byte, by_symbol, symbol_of, symbols, at_end, quiet: Tables of a
             :class:`Splitter`.
         cuts: int64, gets the edges of the pieces. It has two entries more than twice
-            the limit, or than twice the bytes of the parts.
+            the limit, or than the bytes of all parts.
         counts: int64[n + 1], gets the number of pieces up to the end of each finished
             part.
 

@@ -180,7 +180,8 @@ def _read(files: TokenizerFiles) -> SplitRules:
         raise UnsupportedError(
             f"the post_processor is {kind} and does more than add tokens around a document"
         )
-    # SentencePiece spells unknown characters by tokens of their bytes, ByteLevel none.
+    # SentencePiece spells unknown characters by tokens of their bytes. ByteLevel has no
+    # unknown characters.
     if spec["model"].get("byte_fallback"):
         return _read_sentencepiece(files)
     return _read_splits(files)

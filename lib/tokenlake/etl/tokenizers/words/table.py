@@ -72,25 +72,25 @@ class WordTable:
             self.clear()
             raise
 
-    def _find(self, laid: UInt8, cuts: Int64, count: int) -> tuple[UInt64, int]:
+    def _find(self, laid: UInt8, cuts: Int64, word_count: int) -> tuple[UInt64, int]:
         is_full = self._word_count * 2 >= _MOST_CAPACITY
         if is_full or self._used > _MOST_POOL_ENTRIES:
             self.clear()
-        if count > len(self._results):
-            self._results = np.empty(count, np.uint64)
-            self._new = np.empty(count, np.int64)
+        if word_count > len(self._results):
+            self._results = np.empty(word_count, np.uint64)
+            self._new = np.empty(word_count, np.int64)
 
         # 1. Look the words up; grow the table whenever half of it is used.
-        word = 0
+        next_word = 0
         new_count = 0
         while True:
             free_words = len(self._slots) // 2 - self._word_count
             new_before = new_count
-            word, new_count = self._loops.look_up(
+            next_word, new_count = self._loops.look_up(
                 laid,
                 cuts,
-                word,
-                count,
+                next_word,
+                word_count,
                 self._slots,
                 free_words,
                 self.ids.view(np.uint8),
@@ -101,7 +101,7 @@ class WordTable:
             )
             # Words that are too long for the table count as well, which does no harm.
             self._word_count += new_count - new_before
-            if word == count:
+            if next_word == word_count:
                 break
             self._grow()
 
@@ -109,7 +109,7 @@ class WordTable:
         new_results = np.empty(new_count, np.uint64)
         if new_count:
             self._add(laid, cuts, new_count, new_results)
-        total = self._loops.settle(self._results, count, new_results)
+        total = self._loops.settle(self._results, word_count, new_results)
         return self._results, total
 
     def _grow(self) -> None:
@@ -131,17 +131,17 @@ class WordTable:
             encoded = self._merger.encode(laid, cuts, new)
         if encoded is None:
             encoded = self._ask(laid, cuts, new)
-        offsets, ids = encoded
+        offsets, word_ids = encoded
         # The bytes of a word fill whole entries, so each word may need one more.
         total_size = int((cuts[new + 1] - cuts[new]).sum())
-        self._make_room(total_size // _BYTES_PER_ENTRY + new_count + len(ids))
+        self._make_room(total_size // _BYTES_PER_ENTRY + new_count + len(word_ids))
         self._used = self._loops.add_words(
             laid,
             cuts,
             self._new,
             new_count,
             offsets,
-            ids,
+            word_ids,
             self._slots,
             self.ids.view(np.uint8),
             self.ids,
@@ -154,8 +154,8 @@ class WordTable:
         begins = cuts[new].tolist()
         ends = cuts[new + 1].tolist()
         words: list[str] = []
-        for begin, end in zip(begins, ends, strict=True):
-            words.append(laid[begin:end].tobytes().decode())
+        for word_begin, word_end in zip(begins, ends, strict=True):
+            words.append(laid[word_begin:word_end].tobytes().decode())
         return self._ask_for_ids(words)
 
     def _make_room(self, entries: int) -> None:
