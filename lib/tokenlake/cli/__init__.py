@@ -20,8 +20,8 @@ STORE: Final = "Store"
 LOOK: Final = "Look inside"
 SETUP: Final = "Set up"
 
-# Name -> (place of the function, group, help). Places are texts, so that `--help` imports
-# none of them.
+# Name -> (place of the function, group, help). Places are texts, so that `--help`
+# imports none of them.
 COMMANDS: Final = {
     "init": (
         "inspect:init",

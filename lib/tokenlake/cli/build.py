@@ -76,6 +76,7 @@ def work(
         raise ConfigError(
             "no build is named; expected NAME or NAME@v3, as in `tokenlake work books@v3 --store STORE`"
         )
+    # Wrong options are reported before workers start.
     address = StoreAddress.of(store or default_store())
     first_units = parse_share(share)
     patience = parse_duration(wait)
@@ -86,6 +87,8 @@ def work(
     try:
         with local_pool(workers, started=1) as pool:
             for name in builds:
+                # The plan may not exist yet: `run` and `work` are often started
+                # together.
                 layout = named_build(address, name, patience)
                 progress = join_build(
                     address,
@@ -153,6 +156,7 @@ def clean(
                 counter.add(int(fields.get("bytes", 0)))
 
             cleaning.sign(pool, on_progress=count_bytes)
+    # The signatures of all documents decide which of them are left out.
     with working("comparing the documents"):
         result = cleaning.settle()
     emit(result.to_json(), json, lambda: _print_result(result))

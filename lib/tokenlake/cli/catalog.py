@@ -83,6 +83,7 @@ def ls(
     records: list[dict[str, Any]] = []
     for dataset in datasets:
         records += _version_records(catalog, dataset, swept)
+    # A store without datasets is no error: JSON is an empty list.
     if json:
         print_json(records)
     elif records:
@@ -130,6 +131,7 @@ def _version_records(
     for info in infos:
         layout = Layout(name, info.version)
         record: dict[str, Any] = {"dataset": name, "version": info.version}
+        # Of a removed version only its number is left.
         if info.swept:
             yield record | {"state": "swept", "tags": []}
             continue
@@ -197,6 +199,7 @@ def _state_in_words(record: dict[str, Any]) -> str:
             return state
         return f"{state} {numbers.age(seconds)} ago"
 
+    # A build that is not committed: its state, its age and its finished units.
     age = "an unknown time"
     if seconds is not None:
         age = numbers.age(seconds)
@@ -301,6 +304,7 @@ def tag(
     elif tag is None:
         _list_tags(catalog_of(store), name, json)
     else:
+        # Setting a tag reads the manifest, whose hash the tag records.
         change = set_tag(store or default_store(), tag, name=name)
         former_version: int | None = None
         if change.was is not None:

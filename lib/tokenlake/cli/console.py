@@ -280,6 +280,7 @@ def working(work: str) -> Generator[None]:
             line.cancel()
         return
 
+    # On a terminal the seconds are drawn again and again, until the work ends.
     def seconds_so_far() -> Text:
         seconds = time.monotonic() - began
         if seconds < _QUIET:

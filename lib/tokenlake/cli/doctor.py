@@ -212,6 +212,7 @@ def _versions(
             unsupported.append(
                 f"{requirement.name} {version} (supported: {requirement.specifier})"
             )
+    # An extra that nobody installed is no problem.
     if missing and not is_needed:
         return Check(name, "ok", f"not installed; {install}")
     installed_packages = [
@@ -220,6 +221,7 @@ def _versions(
     installed = ", ".join(installed_packages)
     if not missing and not unsupported:
         return Check(name, "ok", installed)
+    # A missing part breaks an extra that was installed, as another version does.
     problems = list(unsupported)
     if missing:
         problems.append(f"missing: {', '.join(dict.fromkeys(missing))}")
@@ -359,6 +361,7 @@ def _prefect() -> Check:
                 if parts.scheme == "https":
                     port = 443
             return f"{without_credentials(url)} answers on port {port}"
+        # A sandbox may forbid to listen at all.
         with socket.create_server(("127.0.0.1", 0)):
             return "no server is set; a run starts its own on 127.0.0.1, on a free port"
 

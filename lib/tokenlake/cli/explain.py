@@ -121,8 +121,9 @@ class Order:
 
 
 def _batch_size(batch_size: str) -> int | dict[int, int]:
-    """Return the number of rows of ``128``, or the schedule {step: rows} of
-    ``0:128,1000:256``.
+    """Return a number of rows, ``128``, or a schedule, ``0:128,1000:256``.
+
+    The schedule is {step: rows}.
 
     Raises:
         ConfigError: The text has another form.
@@ -351,6 +352,7 @@ def _print_batch(plan: BatchPlan, step: int, row: int | None, json: bool) -> int
     places = f"{count(batch.start)} to {count(batch.start + batch.rows - 1)}"
     if batch.passes:
         places += f" of pass {batch.passes}"
+    # All rows are of one step, which the heading names.
     _print_rows(
         f"step {count(step)}",
         f"{plural(batch.rows, 'row')}, {places}",
@@ -394,7 +396,7 @@ def _print_documents(
             )
         print_json(records)
         return 0
-    # Documents are named by their paths, which the manifests know.
+    # For people documents are named by their paths, which the manifests have.
     paths: dict[int, str] = {}
     for entry in _inputs(plan):
         paths.setdefault(entry.file_id, entry.path)
@@ -441,6 +443,7 @@ def _print_rows(
     for entry in _inputs(plan):
         if entry.source not in colours:
             colours[entry.source] = _COLOURS[len(colours) % len(_COLOURS)]
+    # A line for each row: its place in the order, and its place in the store.
     is_mixture = len(plan.datasets) > 1
     for row in rows:
         place = f"row {count(row.row)}"

@@ -260,6 +260,7 @@ def export(
             drop_loss_mask=drop_loss_mask,
             append_eos=append_eos,
         )
+    # The outcome on stdout, for people or programs.
     rows = numbers.plural(stats.num_examples, "row")
     files = numbers.plural(stats.num_shards, "file")
     sentence = f"{rows} in {near(target)}: {files}, {numbers.size(stats.total_bytes)}"
@@ -386,6 +387,7 @@ def _push_in_words(report: PushReport) -> str:
         visibility = "private"
     place = f"{report.url} ({visibility}, {report.branch})"
     size = f"{numbers.plural(report.files, 'file')}, {numbers.size(report.bytes)}"
+    # A sentence says which of the files, the commit and the tag were there before.
     match report.outcome:
         case "unchanged":
             return f"{version} is at {report.url} already, as {report.tag}; nothing was sent"

@@ -97,20 +97,9 @@ def init(
     )
     with working("looking into the data"):
         inspection = introspector.inspect()
-    # The file is created, and never replaced: another program may write it meanwhile.
-    text = _configuration(inspection, store)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("x", encoding="utf-8") as file:
-            file.write(text)
-    except FileExistsError:
-        _refuse_existing(path)
-        raise
-    except OSError as error:
-        raise ConfigError(
-            f"{path} cannot be written: {error.strerror}; name another place"
-        ) from error
+    _write_new(path, _configuration(inspection, store))
 
+    # The next commands, which need a tokenizer.
     missing_option: str | None = None
     if tokenizer is None:
         missing_option = "default_tokenizer"
@@ -128,6 +117,28 @@ def init(
     for command in commands:
         console.print(Text(command), soft_wrap=True)
     return 0
+
+
+def _write_new(path: Path, text: str) -> None:
+    """Write a file that must not exist.
+
+    It is created, and never replaced: another program may have written it while the
+    data was inspected.
+
+    Raises:
+        ConfigError: The file exists, or cannot be written.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("x", encoding="utf-8") as file:
+            file.write(text)
+    except FileExistsError:
+        _refuse_existing(path)
+        raise
+    except OSError as error:
+        raise ConfigError(
+            f"{path} cannot be written: {error.strerror}; name another place"
+        ) from error
 
 
 def _refuse_existing(path: Path) -> None:
@@ -247,6 +258,7 @@ def inspect(
     prints_proposal = yaml
     if prints_proposal is None:
         prints_proposal = not sys.stdout.isatty()
+    # The exit code of the full page is 0: it has stated the reason itself.
     if json:
         print_json(inspection.to_json())
     elif prints_proposal:

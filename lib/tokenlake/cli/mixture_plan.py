@@ -152,6 +152,7 @@ class MixturePlan:
 
     def tables(self) -> list[Table]:
         """Return the table of the builds of tokens, and those of the mixture."""
+        # The builds of tokens share a table, with a row for each source.
         tables: list[Table] = []
         records: list[dict[str, Any]] = []
         for text_plan in self.text_plans:
@@ -173,6 +174,7 @@ class MixturePlan:
         mixture = self.build.mixture
         if mixture is None:
             return []
+        # Estimates of tokens give a guess of the draws, but not of the exact rows.
         tables: list[Table] = []
         guess = self._guess()
         if guess:
@@ -235,7 +237,7 @@ class MixturePlan:
         return [draws, facts([*outcome, *about_units], "Expected")]
 
     def _output(self) -> list[tuple[str, str]]:
-        """Return the rows of a table about the bytes that a run writes, and the disk."""
+        """Return the rows of a table about the bytes of a run, and the disk."""
         token_bytes, mixture_bytes = self._expected_bytes()
         parts: list[str] = []
         if token_bytes:
@@ -285,7 +287,7 @@ class MixturePlan:
         return token_bytes, round(mixture_bytes)
 
     def _notes_on_splits(self) -> list[str]:
-        """Return notes on splits of the token datasets that the mixture does not read."""
+        """Return notes on splits of token datasets that the mixture does not read."""
         if self.build.mixture is None:
             return []
         mixed_splits = {parent.name: parent.split for parent in self.build.parents}
@@ -339,6 +341,7 @@ class MixturePlan:
             # Such as too few tokens for `total_tokens`: a guess alone must not refuse a
             # plan.
             return []
+        # The draws, at the mean length of a source's rows.
         records: list[dict[str, Any]] = []
         for source, (rows, tokens) in sizes.items():
             row_count = drawn_rows[source]
@@ -380,8 +383,9 @@ class MixturePlan:
     def _guessed_rows(
         self, mixture: MixStageConfig, sizes: Mapping[str, tuple[int, int]]
     ) -> dict[str, int]:
-        """Return source -> number of rows that a mixture in one lane draws; more lanes
-        change it by a few rows.
+        """Return source -> number of rows that a mixture in one lane draws.
+
+        More lanes change it by a few rows.
 
         Raises:
             ConfigError: The sources end before the mixture does.
@@ -450,6 +454,7 @@ def _weights_in_words(mixture: MixStageConfig) -> str:
 
 def _end_in_words(mixture: MixStageConfig) -> str:
     """Return the end of a mixture, and the effect of a source that ends before it."""
+    # One of three options limits a mixture; without any, its sources do.
     stop = STOPS[mixture.stop_strategy]
     if mixture.total_rows is not None:
         return f"after {numbers.count(mixture.total_rows)} rows; {stop}"

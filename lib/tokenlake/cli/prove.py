@@ -134,6 +134,7 @@ def prove(
                 evaluation=sets,
                 ngram=ngram,
             )
+        # The signature is of these very bytes, so that they are written unchanged.
         if output is None:
             Data().write(signed.decode())
             return 0
@@ -319,6 +320,7 @@ def _print_statement(statement: dict[str, Any]) -> None:
         sources.append(source | record)
     tables = [facts(rows), Table.of(_SOURCES, sources)]
 
+    # Evaluation sets are searched only on request.
     overlap = statement["overlap"]
     if overlap is not None:
         evaluation_sets: list[dict[str, Any]] = []

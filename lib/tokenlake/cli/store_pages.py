@@ -59,6 +59,7 @@ def write_store_pages(
 
 def _summary(report: StoreReport) -> str:
     """Return the lines about the pages; parts that are not there have none."""
+    # Pages of versions are written once, so that most of them are often unchanged.
     unchanged = report.versions - report.written
     lines = [
         f"{near(str(report.index))}: {numbers.plural(report.versions, 'version')}, "

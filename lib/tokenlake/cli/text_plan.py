@@ -122,6 +122,8 @@ class TextPlan:
 
     def tables(self) -> list[Table]:
         """Return the tables of inputs, long documents, and the expected output."""
+        # Long documents are the usual loss of tokens, so that each source has a line
+        # about them.
         policies: list[tuple[str, str]] = []
         for source in self.build.sources:
             expected = self.estimates[source.name]
@@ -152,6 +154,7 @@ class TextPlan:
         records: list[dict[str, Any]] = []
         source_records = self._source_records()
         for record, source in zip(source_records, self.build.sources, strict=True):
+            # Figures as texts, with their margins; JSON has them as numbers.
             expected = self.estimates[source.name]
             as_text = {
                 "long": length_policy(source.tokenizer),
@@ -166,6 +169,7 @@ class TextPlan:
 
     def notes(self) -> list[str]:
         """Return the notes of the plan, with a warning if the disk is too small.
+
         A mixture warns of the disk once, for all of its builds.
         """
         lines = list(self.plan.notes)
@@ -177,7 +181,8 @@ class TextPlan:
         return [f"{prefix}{line}" for line in lines]
 
     def _source_records(self) -> list[dict[str, Any]]:
-        """Return a record for each source: inputs, and expected documents and tokens."""
+        """Return a record for each source: inputs, and expected sizes."""
+        # Counted by source, because a plan lists all units and inputs in one row.
         unit_counts = Counter(unit.source for unit in self.plan.units)
         file_counts = Counter(file.source for file in self.plan.inputs)
         records: list[dict[str, Any]] = []
@@ -235,6 +240,7 @@ class TextPlan:
             ("splits", ", ".join(self._splits())),
             ("output", f"{output} in {self._expected_files(expected)}"),
         ]
+        # The disk stands below the output, with which it is compared.
         rows += free_disk(build.store)
         rows += [
             ("units", f"{units} of {numbers.size(build.unit_size or 0)} or less"),
@@ -243,7 +249,7 @@ class TextPlan:
         return rows
 
     def _expected_rows(self, expected: Estimate) -> str:
-        """Return the number and form of the rows, such as ``~12.3 k of 2,048 tokens``."""
+        """Return the number and form of the rows: ``~12.3 k of 2,048 tokens``."""
         preference = self.build.preference
         if preference is not None:
             documents = approximately(expected.documents)

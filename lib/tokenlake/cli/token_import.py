@@ -128,6 +128,7 @@ def _print_sample(result: BuildResult, store: str | None) -> None:
 
     Wrong text is the only sign of a wrong tokenizer: its ids are valid, too.
     """
+    # By the version's own copy of the tokenizer, as a trainer would decode it.
     catalog = catalog_of(store)
     decoders: dict[str, Any] = dict(decoders_of(catalog.store, result.manifest))
     split: str | None = None

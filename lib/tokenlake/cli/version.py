@@ -129,7 +129,7 @@ def _tables_of(catalog: Catalog, manifest: Manifest, with_files: bool) -> list[T
 
 
 def _print_croissant(manifest: Manifest) -> None:
-    """Print a version as Croissant metadata, with the types of columns as Arrow writes."""
+    """Print a version as Croissant metadata, with Arrow types of columns."""
     schema = stored_schema(manifest)
     columns: dict[str, str] = {}
     for column, arrow_type in zip(schema.names, schema.types, strict=True):
@@ -200,6 +200,7 @@ def verify(
         reports.append(report)
         if not json:
             _print_verified(report)
+    # One name gives one report, several give a list with a common verdict.
     is_intact = not any(report.problems for report in reports)
     if json:
         records = [report.to_json() for report in reports]
@@ -321,6 +322,7 @@ def _print_repaired(report: RepairReport) -> None:
     if report.files:
         print_tables([Table.of(_REPAIRS, [asdict(file) for file in report.files])])
     # Problems that no repaired file explains.
+    # A file that was repaired, or could not be, has a row in the table above.
     repaired_paths = {file.path for file in report.files}
     remaining: list[dict[str, str]] = []
     for problem in report.problems:

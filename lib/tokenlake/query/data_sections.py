@@ -124,7 +124,7 @@ def _basis(sample: RowSample) -> str:
 
 
 def _lengths(sample: RowSample) -> Html:
-    """Draw the lengths of each source's documents, and list the longest and shortest."""
+    """Draw the lengths of each source's documents, and list the extreme ones."""
     histograms: list[Html] = []
     for source, ids in sample.lengths.items():
         quantiles: list[str] = []
@@ -196,7 +196,7 @@ def _fullness(sample: RowSample, sequence_length: int) -> Html:
 
 
 def _bad_records(store: ReadStore, manifest: Manifest) -> Html:
-    """Return the number of bad records by source and reason, and some of each reason."""
+    """Return the bad records by source and reason, and some of each reason."""
     rows: list[dict[str, Any]] = []
     for source, account in manifest.accounts.items():
         for reason, records in account.quarantined.items():

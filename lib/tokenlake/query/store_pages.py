@@ -1,5 +1,4 @@
-"""The pages of a store: a folder that a browser opens, without a server and without a
-network.
+"""The pages of a store: a folder that a browser opens, without server or network.
 
 ::
 
@@ -257,7 +256,7 @@ def _write_versions(
     pending: Sequence[VersionSummary],
     on_progress: OnProgress,
 ) -> StoreContents:
-    """Write the pages of versions, and return the contents with damage of their data."""
+    """Write the pages of versions, and return the contents with their damage."""
     threads = _REMOTE_PAGES
     if isinstance(writer.catalog.store, LocalStore):
         threads = 1  # the work is computation, not waiting

@@ -145,7 +145,7 @@ _RANKED_NAMES: Final = _ranked_names()
 
 
 def role_of(name: str) -> str | None:
-    """Return the role that a name stands for by itself; None if it is no role's name."""
+    """Return the role that a name stands for by itself; None if it is of no role."""
     ranked_name = _RANKED_NAMES.get(normalized(name))
     if ranked_name is None:
         return None

@@ -142,7 +142,7 @@ class FileGroup:
         return sum(file.size for file in self.files)
 
     def formats(self) -> dict[str, int]:
-        """Return the number of files by format and compression, such as ``jsonl.gz``."""
+        """Return the number of files by format and compression (``jsonl.gz``)."""
         endings = {**COMPRESSION_ENDINGS, None: ""}
         file_counts: Counter[str] = Counter()
         for file in self.files:
@@ -186,7 +186,7 @@ class FileGroup:
         return estimate_rows(self.files, self.looks)
 
     def statistics(self) -> TextStatistics | None:
-        """Return the length and the alphabet of the sampled texts; None without texts."""
+        """Return the length and alphabet of the sampled texts; None without any."""
         column = self.content_field
         if column is None:
             return None

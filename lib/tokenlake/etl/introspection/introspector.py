@@ -72,8 +72,8 @@ class _HubContents:
     Attributes:
         configs: Names of all subsets.
         splits: Splits of the inspected subset.
-        subset: Inspected subset: the requested one, otherwise the default one, otherwise
-            the first.
+        subset: Inspected subset: the requested one, otherwise the default one,
+            otherwise the first.
         split: Inspected split, chosen in the same way.
         remarks: Choices that the user should know.
     """
@@ -198,7 +198,7 @@ class _Request:
         self.source: ResolvedSource = resolve(config).sources[0]
         self.survey = Survey()
 
-        # Options for the proposal, with those of `overrides`, and as a file writes them.
+        # Options for the proposal, with those of `overrides`, as a file has them.
         self.options: dict[str, Any] = config.datasets[0].model_dump(
             mode="json", exclude_unset=True
         )
@@ -649,7 +649,7 @@ class DatasetIntrospector:
         )
 
     def _file_groups(self) -> list[FileGroup]:
-        """Return the files by kind of records, judged by samples of about eight files."""
+        """Return the files by kind of records, judged by about eight samples."""
         families = file_choice.families(self._files)
         source = self._request.source  # the listing may have changed it
         chosen = file_choice.chosen(families)

@@ -178,7 +178,7 @@ def proposal(
 
 
 def _of_one_dataset(groups: list[Group]) -> list[Group]:
-    """Return the groups; those that cannot share a dataset with the first have no entry.
+    """Return the groups; those that cannot share a dataset lose their entry.
 
     Raw texts, texts of which only parts count toward the loss, and pairs are built
     separately.
@@ -324,7 +324,7 @@ _Dumper.add_representer(str, _Dumper.represent_text)
 
 
 def _yaml(value: object) -> list[str]:
-    """Return a value as lines of YAML; no line is wrapped, and keys keep their order."""
+    """Return a value as lines of YAML, unwrapped, with keys in their order."""
     options: Any = {"sort_keys": False, "allow_unicode": True, "width": 1 << 30}
     return yaml.dump(value, Dumper=_Dumper, **options).splitlines()
 

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 LEVELS: Final = ("DEBUG", "INFO", "WARNING", "ERROR")
 """Levels of messages, ascending."""
 
-# Largest number of seconds between two lines of progress: a log shows that a build runs,
-# however large its units are.
+# Largest number of seconds between two lines of progress: a log shows that a build
+# runs, however large its units are.
 _SECONDS_BETWEEN_LINES: Final = 10.0
 
 

@@ -1,4 +1,4 @@
-"""Publish a version in a dataset repository of the Hugging Face Hub.
+"""Publishing of a version in a dataset repository of the Hugging Face Hub.
 
 ::
 

@@ -32,7 +32,8 @@ LONG_ENOUGH: Final = 16
 _ENTROPY: Final = 3.2  # bits per character of a random value; words have less
 
 # Shapes as the issuers document them, one a line: kind, texts of which one occurs in
-# each (a search for those is fast), and the pattern. A group `value` is the secret part.
+# each (a search for those is fast), and the pattern. A group `value` is the secret
+# part.
 _SHAPES: Final = r"""
 AWS access key | AKIA ASIA ABIA ACCA | (?<![A-Za-z0-9+/])(?:AKIA|ASIA|ABIA|ACCA)[A-Z2-7]{16}(?![A-Za-z0-9+/])
 Hugging Face token | hf_ api_org_ | (?<!\w)(?:hf_|api_org_)[A-Za-z0-9]{30,}

@@ -149,7 +149,7 @@ def _header(manifest: Manifest) -> str:
             if any(other.startswith(f"{split}-") for other in manifest.splits):
                 # The glob would also take another split's (train, train-long).
                 paths = [shard.path for shard in manifest.files if shard.split == split]
-            # Quoted, because YAML would read a split called `no` or `1` as another type.
+            # Quoted: YAML would read a split called `no` or `1` as another type.
             lines.append(f"  - split: {json.dumps(split)}")
             lines.append(f"    path: {json.dumps(paths)}")
 
@@ -274,7 +274,7 @@ def _further(manifest: Manifest) -> str:
 
 
 def _sources(manifest: Manifest) -> str:
-    """Return the section about the sources; for a mixture, also how to make it again."""
+    """Return the section about the sources; for a mixture, with its recipe."""
     if manifest.mixture is None:
         return (
             f"## Sources\n\n{_table(sources_table(manifest.accounts))}\n"

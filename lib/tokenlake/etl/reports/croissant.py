@@ -1,5 +1,4 @@
-"""``croissant.json``: the metadata of a version in the JSON-LD of Croissant 1.0, from
-its manifest.
+"""``croissant.json``: the metadata of a version in the JSON-LD of Croissant 1.0.
 
 It lists the data files, their hashes and their columns. Licence and languages are those
 of section `card`. Creator and date are left out, because no configuration names them.

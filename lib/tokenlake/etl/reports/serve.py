@@ -188,7 +188,7 @@ class _PageHandler(BaseHTTPRequestHandler):
         return host in (f"{LOOPBACK}:{port}", f"localhost:{port}")
 
     def _requested_file(self) -> Path | None:
-        """Return the path of the requested file; None if the folder has no such file."""
+        """Return the path of the requested file; None if the folder has none."""
         # A URL of a folder stands for its index page, as on any server.
         url_path = unquote(urlsplit(self.path).path).lstrip("/")
         if url_path == "" or url_path.endswith("/"):

@@ -83,7 +83,7 @@ def manifest_sections(manifest: Manifest, texts: Mapping[str, Account]) -> Secti
 
 
 def _sources(manifest: Manifest, texts: Mapping[str, Account]) -> Html:
-    """Return the tokens of each source as a bar, and the tables of sources and splits."""
+    """Return the tokens of each source as a bar, and tables of sources and splits."""
     # The order of the mixture gives each source one colour on the whole page.
     source_names = list(manifest.accounts)
     if manifest.mixture is not None:
@@ -186,7 +186,7 @@ def _weights(record: MixtureRecord) -> Html:
 
 
 def lineage(manifest: Manifest, ancestors: Table) -> Html:
-    """Return the origin of a version: parents, software, tokenizers, inputs and settings.
+    """Return the origin of a version: parents, software, tokenizers and inputs.
 
     Args:
         manifest: Manifest of the version.
