@@ -161,16 +161,20 @@ def proposal(
     for group in runnable:
         lines += _dataset(group)
     lines.append("")
-    kinds = {group.kind for group in runnable}
+    kinds: set[str] = set()
+    has_masks = False
+    has_split = False
+    for group in runnable:
+        kinds.add(group.kind)
+        has_masks = has_masks or _sort(group) == "chat"
+        has_split = has_split or "split" in (group.entry or {})
     lines += _tokenizer_lines(tokenizer, is_chat="chat" in kinds)
     lines.append("")
     if "preference" in kinds:
         lines += _comment(_PAIRS)
     else:
-        has_masks = any(_sort(group) == "chat" for group in runnable)
         lines += _packing_lines(seq_length, has_masks=has_masks)
     # Data with splits of its own needs no other ones.
-    has_split = any("split" in (group.entry or {}) for group in runnable)
     if not has_split:
         lines.append("")
         lines += _splits(runnable)
@@ -227,9 +231,10 @@ def _left_out(group: Group) -> list[str]:
     lines = _comment(f"Left out: {_summary(group)}. {reason}")
     if group.features:
         lines += _comment(f"Columns: {_columns(group)}.")
-    string_columns = [
-        feature.name for feature in group.features if feature.type == "string"
-    ]
+    string_columns: list[str] = []
+    for feature in group.features:
+        if feature.type == "string":
+            string_columns.append(feature.name)
     if group.kind == "unknown" and string_columns:
         column_names = ", ".join(string_columns[:_SHOWN_COLUMNS])
         lines += _comment(
@@ -275,7 +280,9 @@ def _splits(groups: Iterable[Group]) -> list[str]:
     They are comments if the documents are few, or if their number is unknown.
     """
     splits = _yaml({"source": {"splits": _SPLITS}})
-    documents = sum(group.rows or 0 for group in groups)
+    documents = 0
+    for group in groups:
+        documents += group.rows or 0
     if documents >= _MANY_DOCUMENTS:
         return _comment(_SPLIT) + splits
     lines = _comment(_SPLIT_OF_FEW)

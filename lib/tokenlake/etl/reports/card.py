@@ -72,7 +72,9 @@ def render_card(manifest: Manifest) -> str:
     # again, byte for byte. That is why one sum has its older name here.
     equations = account_table(manifest, None, {"rows_read": "rows read"})
     account = _table(equations)
-    notes = [f"- {markdown_text(remark)}\n" for remark in remarks(manifest.account)]
+    notes: list[str] = []
+    for remark in remarks(manifest.account):
+        notes.append(f"- {markdown_text(remark)}\n")
     if notes:
         account += "\n" + "".join(notes)
     sections = [
@@ -328,7 +330,8 @@ def _mix_section(record: MixtureRecord) -> list[str]:
         lines.append(f"  - {{step: {step}, weights: {json.dumps(dict(weights))}}}")
     lines.append(f"  weight_schedule_type: {order.interpolation}")
     keys = ("step_rows", "block_size", "seed", "lanes", "batch_size")
-    lines += [f"  {key}: {getattr(order, key)}" for key in keys]
+    for key in keys:
+        lines.append(f"  {key}: {getattr(order, key)}")
     # The first version of the order is not written, as in a manifest: cards of mixtures
     # from before the second version keep their bytes.
     if order.version != FIRST_ORDER:

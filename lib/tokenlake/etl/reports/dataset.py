@@ -180,7 +180,9 @@ def inputs_table(manifest: Manifest) -> Table:
 
     rows: list[tuple[Any, ...]] = []
     for source, input_files in files_by_source.items():
-        total_bytes = sum(input_file.size for input_file in input_files)
+        total_bytes = 0
+        for input_file in input_files:
+            total_bytes += input_file.size
         example = ""
         if input_files:
             example = input_files[0].path

@@ -180,7 +180,9 @@ def _weights(record: MixtureRecord) -> Html:
     for interval in range(_SCHEDULE_INTERVALS + 1):
         steps.add(last_step * interval // _SCHEDULE_INTERVALS)
     steps.update(point.step for point in order.points)
-    points = [(step, scheduler.get_weights(step)) for step in sorted(steps)]
+    points: list[tuple[float, Mapping[str, float]]] = []
+    for step in sorted(steps):
+        points.append((step, scheduler.get_weights(step)))
     drawn_weights = areas(points, "step")
     return together([tag("h3", "Weights over steps"), drawn_weights])
 
