@@ -42,7 +42,7 @@ def plan(
 
     Exports and pushes to the Hub that would follow are listed with their targets.
     """
-    # The store of the command line is an override, which the plan shows as a run has it.
+    # The store of the command line is an override, as of a run.
     pipeline = load_config(config, with_store(set_, store))
     with RunProgress("planning") as progress:
         # A build of text is one plan; anything else may be several.

@@ -4,13 +4,13 @@
 
     tl.report_store("artifacts", "store-report")
 
-======================================  ==============================================================================
-``index.html``                          datasets, versions, unfinished builds, damage
-``lineage.html``                        inputs, versions, exports and statements as a graph
-``datasets/NAME/vN.html``               report of a version
-``datasets/NAME/vN-rows.html``          browser of its decoded rows
-``.tokenlake-pages.json``               identity of every page that is there
-======================================  ==============================================================================
+==============================  =======================================================
+``index.html``                  datasets, versions, unfinished builds, damage
+``lineage.html``                inputs, versions, exports and statements as a graph
+``datasets/NAME/vN.html``       report of a version
+``datasets/NAME/vN-rows.html``  browser of its decoded rows
+``.tokenlake-pages.json``       identity of every page that is there
+==============================  =======================================================
 
 A version does not change, so that its pages are written once. They are written again if
 their identity is another one: the seals of the manifests that they show, the release of

@@ -1,7 +1,7 @@
 """Messages, progress and metrics of running work, for people and monitors.
 
-``tally`` adds up, ``displays`` shows a tally in one of four forms, ``build`` brings both
-to a build, and ``batch_progress`` to a pipeline. All of it follows section
+``tally`` adds up, ``displays`` shows a tally in one of four forms, ``build`` brings
+both to a build, and ``batch_progress`` to a pipeline. All of it follows section
 ``observability`` of a configuration.
 """
 

@@ -308,7 +308,9 @@ def _in_pieces(text: str) -> Iterator[tuple[str, int]]:
     The text is cut at its joints. A credential begins in the last word of a piece and
     ends in the first word of a later one; the pieces between are one word each::
 
-        token = "ghp_ | 0123 | 4567"          # | is a joint: candidates are ghp_0123 and ghp_01234567
+        token = "ghp_ | 0123 | 4567"    # | is a joint
+
+    The candidates are ``ghp_0123`` and ``ghp_01234567``.
     """
     joints = list(_JOINT.finditer(text))
     piece_ends = [joint.start() for joint in joints[1:]]
