@@ -183,7 +183,7 @@ _OPTIONS: Final = {
 
 def overview() -> str:
     """Return the list of all commands, as wide as the terminal."""
-    # Below a terminal's width each text is wrapped in its column.
+    # Each text is wrapped in its column, as wide as the terminal.
     width = shutil.get_terminal_size().columns
     lines = ["Usage: tokenlake COMMAND", "", ABOUT, ""]
     for group in (BUILD, STORE, LOOK, SETUP):

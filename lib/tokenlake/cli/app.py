@@ -109,7 +109,7 @@ class Failure:
             if line is None:
                 return str(file)
             return f"{file}:{line}"
-        # The first that is there is the most exact one.
+        # The first of them that the error has is the most exact one.
         for detail in ("field_path", "option", "key", "url"):
             if self.details.get(detail):
                 return str(self.details[detail])
@@ -243,7 +243,7 @@ def _report(result: int | Failure, tokens: Sequence[str]) -> int:
     heading = "error:"
     if result.type == "CancelledError":
         heading = "cancelled:"
-    # The usual variable switches colours off in all programs.
+    # NO_COLOR is the variable by which programs are asked for no colours.
     if sys.stderr.isatty() and "NO_COLOR" not in os.environ:
         heading = f"{_BOLD_RED}{heading}{_PLAIN}"
     sys.stderr.write(f"{heading} {printable(result.message)}\n")

@@ -87,8 +87,7 @@ def work(
     try:
         with local_pool(workers, started=1) as pool:
             for name in builds:
-                # The plan may not exist yet: `run` and `work` are often started
-                # together.
+                # The plan may not exist yet: `--wait` is the patience for it.
                 layout = named_build(address, name, patience)
                 progress = join_build(
                     address,
@@ -204,7 +203,7 @@ def _print_result(result: CleanResult) -> None:
     stdout().print(
         f"{near(result.output)}: {left_out} to leave out; {account.kept:,} of {rows_read} kept"
     )
-    # The most frequent reasons first; bad records are left out by every build.
+    # The most frequent reasons first, then bad records.
     reasons = sorted(account.filtered.items(), key=lambda item: (-item[1], item[0]))
     for reason, rows in sorted(account.quarantined.items()):
         reasons.append((f"bad record: {reason}", rows))

@@ -193,7 +193,7 @@ def _state_in_words(record: dict[str, Any]) -> str:
     """
     state = record["state"]
     seconds = record.get("seconds_since_change")
-    # Finished versions have no units to do.
+    # A committed version has no unfinished units.
     if "units_done" not in record:
         if seconds is None:
             return state
@@ -241,8 +241,8 @@ def diff(
         files: List every shard that differs.
         exit_code: Exit with 1 if the versions differ.
     """
-    # The names stand above the columns, if they fit; otherwise the columns are A and B,
-    # which a line explains.
+    # Columns of two versions of a dataset are called v1 and v2. Otherwise they are A
+    # and B, which a line explains.
     difference = compare(a, b, store=store or default_store())
     if json:
         print_json(difference.to_json())

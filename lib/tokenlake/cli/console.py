@@ -54,7 +54,7 @@ Config: TypeAlias = Annotated[str, Parameter(help="A YAML pipeline configuration
 def names(context: CompletionContext) -> list[str]:
     """Return the datasets of the store on the command line, for a shell that completes.
 
-    Only a store of this machine is listed: a bucket would stop the shell for seconds.
+    Only a store of this machine is listed: a shell should not wait for a bucket.
     """
     store = context["store"].raw
     if not is_local(store or default_store()):
@@ -280,7 +280,7 @@ def working(work: str) -> Generator[None]:
             line.cancel()
         return
 
-    # On a terminal the seconds are drawn again and again, until the work ends.
+    # On a terminal the seconds are redrawn until the work ends.
     def seconds_so_far() -> Text:
         seconds = time.monotonic() - began
         if seconds < _QUIET:

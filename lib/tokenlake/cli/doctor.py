@@ -361,7 +361,7 @@ def _prefect() -> Check:
                 if parts.scheme == "https":
                     port = 443
             return f"{without_credentials(url)} answers on port {port}"
-        # A sandbox may forbid to listen at all.
+        # A run without a server listens on a port of its own.
         with socket.create_server(("127.0.0.1", 0)):
             return "no server is set; a run starts its own on 127.0.0.1, on a free port"
 

@@ -122,7 +122,7 @@ def encodable_json(text: str, stream: TextIO) -> str:
 
     They are escaped: ``\\u00e9``.
     """
-    # Nearly always nothing is to be done, which one test shows.
+    # One test of the whole text is enough in nearly all cases.
     if can_show(text, stream):
         return text
     characters: list[str] = []

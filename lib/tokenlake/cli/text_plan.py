@@ -47,7 +47,8 @@ def plan_text(source: str, config: PipelineConfig, progress: RunProgress) -> Tex
         progress: Display of the steps.
     """
     plan = planner.plan(config, progress)
-    # Tokenizing a sample takes a second or more for each source.
+    # A sample of each source is tokenized, which takes time, so that the source is
+    # named.
     subject = "from a sample"
     if source:
         subject = f"{source} from a sample"
@@ -122,8 +123,7 @@ class TextPlan:
 
     def tables(self) -> list[Table]:
         """Return the tables of inputs, long documents, and the expected output."""
-        # Long documents are the usual loss of tokens, so that each source has a line
-        # about them.
+        # Each source has its own treatment of long documents, with its own cost.
         policies: list[tuple[str, str]] = []
         for source in self.build.sources:
             expected = self.estimates[source.name]
@@ -182,7 +182,7 @@ class TextPlan:
 
     def _source_records(self) -> list[dict[str, Any]]:
         """Return a record for each source: inputs, and expected sizes."""
-        # Counted by source, because a plan lists all units and inputs in one row.
+        # Units and files of each source: a plan lists those of all sources together.
         unit_counts = Counter(unit.source for unit in self.plan.units)
         file_counts = Counter(file.source for file in self.plan.inputs)
         records: list[dict[str, Any]] = []

@@ -290,7 +290,7 @@ def repair(
     """
     executor = executor_of(executor, engine)
 
-    # Waiting for workers may last for hours, so that it gets a line.
+    # Waiting for workers has no limit, so that it gets a line of its own.
     def show_progress(progress: RepairProgress) -> None:
         if progress.doing.startswith("waiting"):
             note(progress.doing)

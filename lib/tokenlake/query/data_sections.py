@@ -261,7 +261,7 @@ def _decoded_rows(
     store: ReadStore, manifest: Manifest, names: Mapping[Place, str]
 ) -> Html:
     """Return some rows of each split as text, the first one open."""
-    # A version of imported ids may have no tokenizer.
+    # Without its tokenizer a version has no texts to show.
     try:
         decoders = decoders_of(store, manifest)
     except NotFoundError as error:
@@ -382,7 +382,7 @@ def _host_loads(
                 "groups": load.groups,
                 "bytes": load.bytes,
             }
-            # Rows on the border of two hosts are decoded by both.
+            # Row groups at the border of two hosts are decoded by both.
             if load.delivered:
                 row["ratio"] = load.decoded / load.delivered
             # Only the beginning of a long epoch is estimated.

@@ -119,7 +119,7 @@ class FileGroup:
         """
         if self.format != "text" or not self.files:
             return None
-        # The user said so, or a file could not be read as one record.
+        # The configuration says so.
         if self.files[0].text_mode == "lines":
             return "lines"
         sizes = [file.size for file in self.files]

@@ -349,8 +349,8 @@ def _look_into_records(
 
     These are JSON, CSV and text.
     """
-    # 1. The head: it decides between JSON and JSON Lines, which have one extension in
-    #    practice, and about the delimiter. Of a document it is the sampled text.
+    # 1. The head: it decides between JSON and JSON Lines, whose extensions are often
+    # mixed up, and about the delimiter. Of a document it is the sampled text.
     is_document = file.format == "text" and file.text_mode == "document"
     stream = ByteStream(data)
     head_bytes = _BUFFER_BYTES

@@ -1,6 +1,6 @@
 """Four forms of messages and progress: bars, lines, lines of JSON, and a tqdm bar.
 
-Bars are for terminals, where they are drawn over and over below the messages. Lines are
+Bars are for terminals, where they are redrawn below the messages. Lines are
 for files and logs, where nothing can be wiped away. Lines of JSON are for programs.
 """
 

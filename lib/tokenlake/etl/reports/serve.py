@@ -124,7 +124,7 @@ class _PageHandler(BaseHTTPRequestHandler):
             server.
     """
 
-    # The software and its release are nobody's business: the headers name no Python.
+    # The header `Server` names neither Python nor its release.
     server_version = "tokenlake"
     sys_version = ""
     timeout = _IDLE_SECONDS
