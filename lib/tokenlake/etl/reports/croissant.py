@@ -17,7 +17,10 @@ CROISSANT: Final = "croissant.json"
 
 _CONFORMS_TO: Final = "http://mlcommons.org/croissant/1.0"
 # Terms of the vocabulary of Croissant, for which its prefix `cr:` is declared.
-_TERMS: Final = "md5 parentField path recordSet references regex repeated replace separator source subField transform"
+_TERMS: Final = (
+    "citeAs column conformsTo extract field fileObject fileProperty fileSet format includes isLiveDataset jsonPath key "
+    "md5 parentField path recordSet references regex repeated replace separator source subField transform"
+)
 _CONTEXT: Final[dict[str, Any]] = {
     "@language": "en",
     "@vocab": "https://schema.org/",
