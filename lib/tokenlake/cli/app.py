@@ -146,8 +146,7 @@ def _run(tokens: Sequence[str]) -> int | Failure:
 
 
 def _called(tokens: Sequence[str]) -> int | Failure:
-    """Call the command that the arguments name."""
-    # 1. Answers without a command, which need no packages.
+    """Answer the arguments: those without a command need no packages."""
     name = "--help"
     if tokens:
         name = tokens[0]
@@ -166,8 +165,11 @@ def _called(tokens: Sequence[str]) -> int | Failure:
     # near matches.
     if not name.startswith(("-", "__")) and name not in COMMANDS:
         return _unknown_command(name)
+    return _call_command(tokens)
 
-    # 2. The call, and its errors.
+
+def _call_command(tokens: Sequence[str]) -> int | Failure:
+    """Call the command that the arguments name, and return its code or its failure."""
     try:
         # Every command needs it, the list of commands does not, and it takes longer
         # than to print that.
