@@ -31,6 +31,19 @@ REQUIRED = {
     "cr:RecordSet": {"@id", "name", "field"},
     "cr:Field": {"@id", "name", "dataType", "source"},
 }
+# Properties that are Croissant's own: the context must map each to its vocabulary.
+# Without that a reader takes them for properties of schema.org.
+OWN_PROPERTIES = {
+    "column",
+    "extract",
+    "field",
+    "fileSet",
+    "includes",
+    "jsonPath",
+    "recordSet",
+    "repeated",
+    "source",
+}
 TYPES = {"sc:Integer", "sc:Float", "sc:Boolean", "sc:Text", "sc:Date", "sc:DateTime"}
 
 
@@ -50,6 +63,8 @@ def check(found: dict[str, Any]) -> None:
     is there.
     """
     assert found["conformsTo"] == "http://mlcommons.org/croissant/1.0"
+    for term in OWN_PROPERTIES:
+        assert found["@context"][term] == f"cr:{term}"
     listed = list(nodes(found))
     for node in listed:
         assert REQUIRED[node["@type"]] <= node.keys(), node

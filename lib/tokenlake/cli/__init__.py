@@ -1,5 +1,4 @@
-"""The command line: each command, where its function is, and one line about it; ``app``
-ties them together.
+"""The command line: each command, its function, and one line about it.
 
 Results go to stdout, progress and errors to stderr. A command returns its exit code: 0
 done, 1 failed, 2 usage or configuration, 3 verification found damage, 130 cancelled by
@@ -15,10 +14,14 @@ import textwrap
 from collections.abc import Iterator
 from typing import Final
 
-BUILD, STORE, LOOK, SETUP = "Build", "Store", "Look inside", "Set up"
+# Groups of commands, in the order of the list.
+BUILD: Final = "Build"
+STORE: Final = "Store"
+LOOK: Final = "Look inside"
+SETUP: Final = "Set up"
 
-# name -> (where the function is, group, help); strings keep `--help` from importing any
-# of them
+# Name -> (place of the function, group, help). Places are texts, so that `--help`
+# imports none of them.
 COMMANDS: Final = {
     "init": (
         "inspect:init",
@@ -180,13 +183,15 @@ _OPTIONS: Final = {
 
 def overview() -> str:
     """Return the list of all commands, as wide as the terminal."""
+    # Each text is wrapped in its column, as wide as the terminal.
     width = shutil.get_terminal_size().columns
     lines = ["Usage: tokenlake COMMAND", "", ABOUT, ""]
     for group in (BUILD, STORE, LOOK, SETUP):
-        named = {
-            name: about for name, (_, of, about) in COMMANDS.items() if of == group
-        }
-        lines += [f"{group}:", *_columns(named, width), ""]
+        entries: dict[str, str] = {}
+        for name, (_, group_of_command, about) in COMMANDS.items():
+            if group_of_command == group:
+                entries[name] = about
+        lines += [f"{group}:", *_columns(entries, width), ""]
     return "\n".join([*lines, "Options:", *_columns(_OPTIONS, width), "", CODES, ""])
 
 
@@ -194,10 +199,9 @@ def _columns(entries: dict[str, str], width: int) -> Iterator[str]:
     """Yield ``  name   text``, the text wrapped in its column."""
     indent = max(map(len, entries)) + 5
     for name, text in entries.items():
-        first = f"  {name:{indent - 2}}"
         yield textwrap.fill(
             text,
             max(width, 2 * indent),
-            initial_indent=first,
+            initial_indent=f"  {name:{indent - 2}}",
             subsequent_indent=" " * indent,
         )

@@ -1,5 +1,7 @@
-"""The ``tokenlake`` command: its arguments, its error messages, and the standard
-streams of the process.
+"""The ``tokenlake`` command: its arguments, its errors, and its standard streams.
+
+A deliberate error ends as a few lines on stderr, or with ``--json`` as one object. Only
+a bug ends with a traceback.
 """
 
 from __future__ import annotations
@@ -34,20 +36,24 @@ _INTERRUPT: Final = KeyboardInterrupt.__name__
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line and return its exit code; deliberate errors end as a few
-    lines on stderr.
+    """Run the command line and return its exit code.
 
     Without arguments it is the process: those of the process are taken, and its
     standard streams.
     """
+    # Called by a program: its streams and signals are its own.
     if arguments is not None:
-        return _told(_run(arguments), arguments)
+        return _report(_run(arguments), arguments)
+
+    # 1. Prepare the process.
     restart_with_utf8()
     # Plans and manifests are a million objects and no garbage; looking for it takes a
     # sixth of the time.
     gc.set_threshold(100_000, 50, 50)
     output = take_over()
     termination.handle_termination()
+
+    # 2. Run the command. The exit code tells SIGTERM from Ctrl-C.
     result = _with_termination(_run(sys.argv[1:]))
     is_interrupted = isinstance(result, Failure) and result.code in (
         termination.INTERRUPTED,
@@ -57,14 +63,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # What was begun has ended; another Ctrl-C must not cut the message off.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    code = _told(result, sys.argv[1:])
+
+    # 3. Report, and flush the output. A full disk is a failure, even of a command that
+    #    has succeeded.
+    code = _report(result, sys.argv[1:])
     problem = output_problem(output)
     if problem is not None:
-        code = _told(Failure("OSError", problem, code or 1), sys.argv[1:])
+        code = _report(Failure("OSError", problem, code or 1), sys.argv[1:])
     if is_interrupted:
-        # Where Ctrl-C fell into code that Python was given as text (a dataclass), the
-        # interpreter ends by the signal itself, whoever handled the exception. And it
-        # would wait for threads.
+        # If Ctrl-C fell into code that Python was given as text (a dataclass), the
+        # interpreter ends by the signal itself, although the exception was handled. And
+        # it would wait for threads.
         sys.stderr.flush()
         os._exit(code)
     return code
@@ -93,16 +102,17 @@ class Failure:
 
     @property
     def place(self) -> str | None:
-        """``file:line``, or the option or field that is wrong; None where the error
-        names neither.
-        """
+        """``file:line``, or the wrong option or field; None if the error names none."""
         file = self.details.get("file")
         if file is not None:
             line = self.details.get("line", self.details.get("row"))
-            return str(file) if line is None else f"{file}:{line}"
-        for name in ("field_path", "option", "key", "url"):
-            if self.details.get(name):
-                return str(self.details[name])
+            if line is None:
+                return str(file)
+            return f"{file}:{line}"
+        # The first of them that the error has is the most exact one.
+        for detail in ("field_path", "option", "key", "url"):
+            if self.details.get(detail):
+                return str(self.details[detail])
         return None
 
     def to_json(self) -> dict[str, Any]:
@@ -121,9 +131,7 @@ class Failure:
 
 
 def _with_termination(result: int | Failure) -> int | Failure:
-    """Return a result whose exit code says that the process was ended by SIGTERM,
-    where it was.
-    """
+    """Return a result whose exit code says if SIGTERM ended the process."""
     if isinstance(result, int):
         return termination.exit_code(result)
     return replace(result, code=termination.exit_code(result.code))
@@ -138,24 +146,30 @@ def _run(tokens: Sequence[str]) -> int | Failure:
 
 
 def _called(tokens: Sequence[str]) -> int | Failure:
-    """Call the command that the arguments name."""
-    name = tokens[0] if tokens else "--help"
+    """Answer the arguments: those without a command need no packages."""
+    name = "--help"
+    if tokens:
+        name = tokens[0]
     if name in _HELP and len(tokens) < 2:
         sys.stdout.write(overview())
         return 0
+    # `tokenlake --help run` is `tokenlake run --help`.
     if name in _HELP:
-        name, tokens = tokens[1], [*tokens[1:], name]
+        help_option = name
+        name = tokens[1]
+        tokens = [*tokens[1:], help_option]
     if name in ("--version", "-V"):
         sys.stdout.write(f"tokenlake {__version__}\n")
         return 0
+    # Found out here and not by cyclopts, whose message imports every command to find
+    # near matches.
     if not name.startswith(("-", "__")) and name not in COMMANDS:
-        # Told here and not by cyclopts, whose message imports every command to find
-        # near matches.
-        similar = difflib.get_close_matches(name, COMMANDS, n=1)
-        meant = SYNONYMS.get(name) or next(iter(similar), None)
-        guess = f"; did you mean {meant!r}?" if meant else ""
-        hint = "tokenlake --help  lists the commands"
-        return Failure("UsageError", f"there is no command {name!r}{guess}", 2, hint)
+        return _unknown_command(name)
+    return _call_command(tokens)
+
+
+def _call_command(tokens: Sequence[str]) -> int | Failure:
+    """Call the command that the arguments name, and return its code or its failure."""
     try:
         # Every command needs it, the list of commands does not, and it takes longer
         # than to print that.
@@ -165,6 +179,8 @@ def _called(tokens: Sequence[str]) -> int | Failure:
     except ModuleNotFoundError as error:
         return _missing_module(error, "the command line", "cli")
     try:
+        # Errors of arguments, deliberate errors, missing packages, and limits of the
+        # machine. Anything else is a bug.
         return call(tokens)
     except CycloptsError as error:
         command, message = usage(error)
@@ -185,19 +201,35 @@ def _called(tokens: Sequence[str]) -> int | Failure:
     except ImportError as error:
         return _missing_module(error)
     except MemoryError as error:  # Arrow's is one, too
-        details = f" ({error})" if str(error) else ""
+        reason = ""
+        if str(error):
+            reason = f" ({error})"
         return Failure(
             "MemoryError",
-            f"there is not enough memory{details}; finished units are kept",
+            f"there is not enough memory{reason}; finished units are kept",
             1,
         )
     except Exception as error:
         return _refusal_of_the_system(error) or _bug(error)
 
 
-def _told(result: int | Failure, tokens: Sequence[str]) -> int:
-    """Return the exit code; a failure is told on stderr, as lines for people or,
-    with --json, as one object.
+def _unknown_command(name: str) -> Failure:
+    """Return the failure for a name that is no command, with the most similar one."""
+    # A name from another tool says more than similar letters.
+    suggestion = SYNONYMS.get(name)
+    if suggestion is None:
+        similar_names = difflib.get_close_matches(name, COMMANDS, n=1)
+        suggestion = next(iter(similar_names), None)
+    message = f"there is no command {name!r}"
+    if suggestion is not None:
+        message += f"; did you mean {suggestion!r}?"
+    return Failure("UsageError", message, 2, "tokenlake --help  lists the commands")
+
+
+def _report(result: int | Failure, tokens: Sequence[str]) -> int:
+    """Report a failure on stderr, and return the exit code.
+
+    It is reported as lines for people or, with --json, as one object.
     """
     if isinstance(result, int):
         return result
@@ -205,34 +237,40 @@ def _told(result: int | Failure, tokens: Sequence[str]) -> int:
         text = json.dumps(result.to_json(), ensure_ascii=False, default=str)
         sys.stderr.write(encodable_json(printable_json(text), sys.stderr) + "\n")
         return result.code
+    # Whoever pressed Ctrl-C needs no heading.
     if result.type == _INTERRUPT:
         sys.stderr.write(f"{result.message}\n")
         return result.code
     sys.stderr.write(printable(result.trace))
-    heading = "cancelled:" if result.type == "CancelledError" else "error:"
-    bold = (
-        ("\x1b[1;31m", "\x1b[0m")
-        if sys.stderr.isatty() and "NO_COLOR" not in os.environ
-        else ("", "")
-    )
-    sys.stderr.write(f"{bold[0]}{heading}{bold[1]} {printable(result.message)}\n")
+    heading = "error:"
+    if result.type == "CancelledError":
+        heading = "cancelled:"
+    # NO_COLOR is the variable by which programs are asked for no colours.
+    if sys.stderr.isatty() and "NO_COLOR" not in os.environ:
+        heading = f"{_BOLD_RED}{heading}{_PLAIN}"
+    sys.stderr.write(f"{heading} {printable(result.message)}\n")
     if result.hint:
         sys.stderr.write(printable(textwrap.indent(f"\n{result.hint}", "  ")) + "\n")
     return result.code
 
 
-_NO_THREAD: Final = "can't start new thread"  # Python's words
-_SHORT_OF: Final = frozenset({errno.EAGAIN, errno.ENOMEM})
+# Escape codes of terminals.
+_BOLD_RED: Final = "\x1b[1;31m"
+_PLAIN: Final = "\x1b[0m"
+
+
+_NO_THREAD: Final = "can't start new thread"  # Python's words; the error has no number
+_SHORT_OF: Final = frozenset({errno.EAGAIN, errno.ENOMEM})  # processes, memory
 
 
 def _refusal_of_the_system(error: Exception) -> Failure | None:
-    """Return the failure for an error with which the system refuses memory, a thread
-    or a process; otherwise None.
+    """Return the failure for an error with which the system refuses resources.
+
+    These are memory, threads and processes. It is None for any other error.
     """
-    is_refused = isinstance(error, OSError) and error.errno in _SHORT_OF
-    if not is_refused and not (
-        isinstance(error, RuntimeError) and str(error) == _NO_THREAD
-    ):
+    is_short = isinstance(error, OSError) and error.errno in _SHORT_OF
+    has_no_thread = isinstance(error, RuntimeError) and str(error) == _NO_THREAD
+    if not is_short and not has_no_thread:
         return None
     return Failure(
         type(error).__name__,
@@ -243,9 +281,7 @@ def _refusal_of_the_system(error: Exception) -> Failure | None:
 
 
 def _unloadable(error: ImportError) -> Failure:
-    """Say that a package is there, but that the system does not load its compiled
-    part.
-    """
+    """Return the failure for a package whose compiled part cannot be loaded."""
     return Failure(
         type(error).__name__,
         f"a package cannot be loaded: {error}",
@@ -257,8 +293,9 @@ def _unloadable(error: ImportError) -> Failure:
 def _missing_module(
     error: ImportError, user: str = "this command", extra: str = "etl"
 ) -> Failure:
-    """Return the failure for a missing module: a bug for one of ours, otherwise a
-    package to install.
+    """Return the failure for a missing module.
+
+    It is a bug for one of ours, otherwise a package to install.
 
     Args:
         error: Error of the import.
@@ -270,14 +307,15 @@ def _missing_module(
     cause: BaseException = error
     while isinstance(cause.__cause__ or cause.__context__, ImportError):
         cause = cast("ImportError", cause.__cause__ or cause.__context__)
-    if (
-        type(cause) is ImportError
-        and cause.path is not None
-        and not cause.path.endswith(".py")
-    ):
+    # Python modules have this error for a name that they lack, compiled ones for a
+    # library that cannot be loaded.
+    is_compiled = cause.path is not None and not cause.path.endswith(".py")
+    if type(cause) is ImportError and is_compiled:
         return _unloadable(cause)
-    missing = cause.name if isinstance(cause, ModuleNotFoundError) else None
-    package = (missing or "tokenlake").partition(".")[0]
+    missing_module = ""
+    if isinstance(cause, ModuleNotFoundError):
+        missing_module = cause.name or ""
+    package = (missing_module or "tokenlake").partition(".")[0]
     if package == "tokenlake":
         return _bug(error)
     message = f"{user} needs {package}, which is not installed"

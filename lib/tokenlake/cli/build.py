@@ -1,5 +1,6 @@
-"""``tokenlake work`` and ``clean``: units of a planned build, and a list of
-documents to leave out, without Prefect.
+"""``tokenlake work`` and ``clean``: builds of units without Prefect.
+
+They build units of a planned build, and a list of documents to leave out.
 """
 
 from __future__ import annotations
@@ -67,6 +68,7 @@ def work(
             any unit that nobody builds.
         wait: Longest wait for each plan, such as 10m. Default: no wait.
     """
+    # In earlier releases the store came first.
     builds = list(names)
     if store is None and builds and _is_store(builds[0]):
         store = builds.pop(0)
@@ -74,17 +76,20 @@ def work(
         raise ConfigError(
             "no build is named; expected NAME or NAME@v3, as in `tokenlake work books@v3 --store STORE`"
         )
+    # Wrong options are reported before workers start.
     address = StoreAddress.of(store or default_store())
     first_units = parse_share(share)
     patience = parse_duration(wait)
-    # One pool builds units of all named builds, one build after the other.
-    built_here = 0
-    built_by_others = 0
+    # One pool builds units of all named builds, one build after the other. It starts
+    # one worker and more as units come, because there may be nothing to do.
+    built_units = 0
+    other_units = 0
     try:
         with local_pool(workers, started=1) as pool:
             for name in builds:
+                # The plan may not exist yet: `--wait` is the patience for it.
                 layout = named_build(address, name, patience)
-                done = join_build(
+                progress = join_build(
                     address,
                     layout,
                     pool,
@@ -92,22 +97,20 @@ def work(
                     patience=patience,
                     on_unit=_print_unit,
                 )
-                units = numbers.plural(done.built, "unit")
-                note(f"{layout.prefix}: {units} built here, {done.found} by others")
-                built_here += done.built
-                built_by_others += done.found
+                units = numbers.plural(progress.built, "unit")
+                note(f"{layout.prefix}: {units} built here, {progress.found} by others")
+                built_units += progress.built
+                other_units += progress.found
     except (KeyboardInterrupt, CancelledError):
         note("cancelled: finished units are kept, and other workers build the rest")
         return CancelledError.exit_code
     if json:
-        print_json({"built": built_here, "found": built_by_others})
+        print_json({"built": built_units, "found": other_units})
     return 0
 
 
 def _is_store(argument: str) -> bool:
-    """Say whether the first argument is a store and no name: a URL, a path, or a
-    folder here.
-    """
+    """Return True if an argument is a store and no name: a URL, a path, or a folder."""
     return "/" in argument or Path(argument).is_dir()
 
 
@@ -138,6 +141,7 @@ def clean(
     only new files.
     """
     cleaning = Cleaning(load_config(config, with_store(set_, store)))
+    # Documents that an earlier run has read have signatures already.
     pending = cleaning.pending
     if pending:
         total_bytes = sum(unit.bytes for unit in pending)
@@ -151,6 +155,7 @@ def clean(
                 counter.add(int(fields.get("bytes", 0)))
 
             cleaning.sign(pool, on_progress=count_bytes)
+    # The signatures of all documents decide which of them are left out.
     with working("comparing the documents"):
         result = cleaning.settle()
     emit(result.to_json(), json, lambda: _print_result(result))
@@ -160,25 +165,24 @@ def clean(
 
 
 def _note_use_of_list(config: PipelineConfig, output: str, config_file: str) -> None:
-    """Say on stderr how a build leaves out the documents of a list that `tokenlake
-    clean` wrote.
+    """Say on stderr how a build leaves out the documents of a list.
 
     Args:
         config: Configuration of the run.
         output: Path of the list.
         config_file: File that the configuration was read from.
     """
+    # Datasets that do not name the list yet. Without any the build can begin.
     list_file = Path(output).absolute()
-    unaware = [
-        str(dataset.name)
-        for dataset in config.datasets
-        if dataset.exclude is None or Path(dataset.exclude).absolute() != list_file
-    ]
+    dataset_names: list[str] = []
+    for dataset in config.datasets:
+        excluded_file = dataset.exclude
+        if excluded_file is None or Path(excluded_file).absolute() != list_file:
+            dataset_names.append(str(dataset.name))
     run = f"tokenlake run {near(config_file)}"
-    if unaware:
-        names = ", ".join(unaware)
+    if dataset_names:
         note(
-            f"next: write `exclude: {near(output)}` under {names} of `datasets`, then `{run}`"
+            f"next: write `exclude: {near(output)}` under {', '.join(dataset_names)} of `datasets`, then `{run}`"
         )
     else:
         note(f"next: `{run}` builds without these documents")
@@ -192,22 +196,21 @@ _REASON_COLUMNS: Final = (
 
 
 def _print_result(result: CleanResult) -> None:
-    """Print the number of documents to leave out, and their reasons, the most
-    frequent first.
-    """
+    """Print the number of documents to leave out, and their reasons."""
     account = result.account
     left_out = numbers.plural(sum(account.filtered.values()), "document")
     rows_read = numbers.plural(account.rows_read, "row")
     stdout().print(
         f"{near(result.output)}: {left_out} to leave out; {account.kept:,} of {rows_read} kept"
     )
+    # The most frequent reasons first, then bad records.
     reasons = sorted(account.filtered.items(), key=lambda item: (-item[1], item[0]))
     for reason, rows in sorted(account.quarantined.items()):
         reasons.append((f"bad record: {reason}", rows))
     if account.rows_read > account.kept:
-        lines = tuple(
-            (reason, rows, rows / account.rows_read) for reason, rows in reasons
-        )
-        print_tables([Table(_REASON_COLUMNS, lines)])
+        rows_of_table: list[tuple[str, int, float]] = []
+        for reason, rows in reasons:
+            rows_of_table.append((reason, rows, rows / account.rows_read))
+        print_tables([Table(_REASON_COLUMNS, tuple(rows_of_table))])
     for line in result.notes:
         note(line)

@@ -1,6 +1,4 @@
-"""``tokenlake ls``, ``diff``, ``tag``, ``gc`` and ``rm``: the versions of a store,
-their names, and their removal.
-"""
+"""``tokenlake ls``, ``diff``, ``tag``, ``gc`` and ``rm``: the versions of a store."""
 
 from __future__ import annotations
 
@@ -35,12 +33,13 @@ from tokenlake.runtime.store.diff import diff as compare
 from tokenlake.runtime.store.gc import GcReport
 from tokenlake.runtime.store.gc import gc as collect
 from tokenlake.runtime.store.layout import RUNS, Layout
-from tokenlake.runtime.store.remove import Kept, remove_version
+from tokenlake.runtime.store.remove import Kept, Removed, remove_version
 from tokenlake.runtime.store.runs import unfinished
 from tokenlake.runtime.store.schemes import default_store
 from tokenlake.runtime.store.tags import Tag, TagChange
 
-_LISTED = (
+# Columns of `ls`, without that of the tags.
+_VERSION_COLUMNS = (
     label("dataset"),
     label("version"),
     label("kind"),
@@ -50,7 +49,7 @@ _LISTED = (
     number("bytes", "size", numbers.size),
     label("state"),
 )
-_SHOWN_ERROR = 160
+_SHOWN_ERROR = 160  # characters of a failed build's error: two lines of a terminal
 
 
 def ls(
@@ -75,10 +74,16 @@ def ls(
         swept: Also list the version numbers that gc or rm removed.
     """
     catalog = catalog_of(store)
-    names = catalog.datasets(swept=swept) if name is None else [name]
+    # One dataset, or all. A dataset whose versions were all removed is in the list only
+    # with --swept.
+    if name is None:
+        datasets = catalog.datasets(swept=swept)
+    else:
+        datasets = [name]
     records: list[dict[str, Any]] = []
-    for dataset in names:
+    for dataset in datasets:
         records += _version_records(catalog, dataset, swept)
+    # A store without datasets is no error: JSON is an empty list.
     if json:
         print_json(records)
     elif records:
@@ -101,7 +106,9 @@ def _print_versions(records: list[dict[str, Any]]) -> None:
             "state": _state_in_words(record),
         }
         lines.append(record | as_text)
-    columns = (*_LISTED, label("tags")) if has_tags else _LISTED
+    columns = _VERSION_COLUMNS
+    if has_tags:
+        columns = (*_VERSION_COLUMNS, label("tags"))
     print_tables([Table.of(columns, lines)])
 
 
@@ -115,6 +122,7 @@ def _version_records(
         name: Name of the dataset.
         swept: True to include the version numbers that gc or rm removed.
     """
+    # The tags are read once for all versions; a dataset without versions has none.
     infos = catalog.versions(name, swept=swept)
     tags_by_version: dict[int, list[str]] = {}
     if not all(info.swept for info in infos):
@@ -123,20 +131,21 @@ def _version_records(
     for info in infos:
         layout = Layout(name, info.version)
         record: dict[str, Any] = {"dataset": name, "version": info.version}
+        # Of a removed version only its number is left.
         if info.swept:
             yield record | {"state": "swept", "tags": []}
             continue
-        record |= (
-            _committed_figures(catalog, layout)
-            if info.committed
-            else _unfinished_figures(catalog, layout)
-        )
+        if info.committed:
+            record |= _committed_figures(catalog, layout)
+        else:
+            record |= _unfinished_figures(catalog, layout)
         yield record | {"tags": tags_by_version.get(info.version, [])}
 
 
 def _committed_figures(catalog: Catalog, layout: Layout) -> dict[str, Any]:
-    """Return the state, the kind and the totals of a committed version; of an
-    unreadable one the state alone.
+    """Return the state, the kind and the totals of a committed version.
+
+    An unreadable version has only a state.
     """
     manifest = catalog.readable_manifest(layout, note_unreadable)
     if manifest is None:
@@ -144,20 +153,20 @@ def _committed_figures(catalog: Catalog, layout: Layout) -> dict[str, Any]:
     # The end of the last run, by the storage's clock, where the storage says so.
     run_files = catalog.store.list(layout.key(RUNS))
     changes = [file.modified for file in run_files if file.modified is not None]
-    seconds = max(0.0, time.time() - max(changes)) if changes else None
-    figures = asdict(manifest.totals)
+    seconds: float | None = None
+    if changes:
+        # The clocks of storage and machine may differ by more than the age.
+        seconds = max(0.0, time.time() - max(changes))
     return {
         "state": "committed",
         "kind": manifest.kind,
-        **figures,
+        **asdict(manifest.totals),
         "seconds_since_change": seconds,
     }
 
 
 def _unfinished_figures(catalog: Catalog, layout: Layout) -> dict[str, Any]:
-    """Return the state of a version that is not committed, its finished units, and
-    the error of its last run.
-    """
+    """Return the state, units and last error of a version that is not committed."""
     build = unfinished(catalog.store, layout)
     return {
         "state": build.state,
@@ -177,22 +186,30 @@ def _readable_tags(catalog: Catalog, name: str) -> list[Tag]:
 
 
 def _state_in_words(record: dict[str, Any]) -> str:
-    """``idle for 3 days; 7 units done``; ``failed 5 minutes ago: the first line of
-    its error; 7 units done``.
+    """Return the state of a version in words.
+
+    Examples: ``idle for 3 days; 7 units done``; ``failed 5 minutes ago: the first line
+    of its error; 7 units done``.
     """
     state = record["state"]
     seconds = record.get("seconds_since_change")
+    # A committed version has no unfinished units.
     if "units_done" not in record:
-        return state if seconds is None else f"{state} {numbers.age(seconds)} ago"
-    age = "an unknown time" if seconds is None else numbers.age(seconds)
+        if seconds is None:
+            return state
+        return f"{state} {numbers.age(seconds)} ago"
+
+    # A build that is not committed: its state, its age and its finished units.
+    age = "an unknown time"
+    if seconds is not None:
+        age = numbers.age(seconds)
     if state == "idle":
         words = f"idle for {age}"
     elif state == "running":
         words = f"running, last change {age} ago"
     elif state == "failed":
-        error = textwrap.shorten(
-            record["error"] or "", _SHOWN_ERROR, placeholder=" ..."
-        )
+        full_error = record["error"] or ""
+        error = textwrap.shorten(full_error, _SHOWN_ERROR, placeholder=" ...")
         words = f"failed {age} ago: {error}"
     else:
         words = f"{state} {age} ago"
@@ -224,6 +241,8 @@ def diff(
         files: List every shard that differs.
         exit_code: Exit with 1 if the versions differ.
     """
+    # Columns of two versions of a dataset are called v1 and v2. Otherwise they are A
+    # and B, which a line explains.
     difference = compare(a, b, store=store or default_store())
     if json:
         print_json(difference.to_json())
@@ -239,7 +258,9 @@ def diff(
             note(
                 f"\n{numbers.plural(len(changed_shards), 'shard')} not the same: --files lists them"
             )
-    return 1 if exit_code and not difference.equal else 0
+    if exit_code and not difference.equal:
+        return 1
+    return 0
 
 
 _TAG_COLUMNS = (label("tag"), label("version"), label("manifest_sha256", "manifest"))
@@ -272,17 +293,22 @@ def tag(
             raise ConfigError(
                 "--remove takes a dataset and one of its tags: `tokenlake tag NAME TAG --remove`"
             )
+        # A tag whose file is damaged can be removed, too.
         version = catalog_of(store).remove_tag(name, tag)
-        former = "its file was damaged" if version is None else f"was v{version}"
+        former = "its file was damaged"
+        if version is not None:
+            former = f"was v{version}"
+        sentence = f"{name}@{tag} is removed ({former})"
         record = {"dataset": name, "tag": tag, "removed_from": version}
-        emit(
-            record, json, lambda: stdout().print(f"{name}@{tag} is removed ({former})")
-        )
+        emit(record, json, lambda: stdout().print(sentence))
     elif tag is None:
         _list_tags(catalog_of(store), name, json)
     else:
+        # Setting a tag reads the manifest, whose hash the tag records.
         change = set_tag(store or default_store(), tag, name=name)
-        former_version = None if change.was is None else change.was.version
+        former_version: int | None = None
+        if change.was is not None:
+            former_version = change.was.version
         record = asdict(change.tag) | {
             "moved_from": former_version,
             "changed": change.changed,
@@ -324,6 +350,7 @@ def _change_in_words(change: TagChange) -> str:
     return f"{sentence}; it was v{change.was.version}"
 
 
+# Columns of `gc`, and its words for the kinds of files.
 _REMOVED_COLUMNS = (
     label("what"),
     label("place", "where"),
@@ -363,19 +390,21 @@ def gc(
     with working("looking for files that nothing needs"):
         report = collect(store or default_store(), names, grace=grace, dry_run=dry_run)
     emit(report.to_json(), json, lambda: _print_removed(report))
-    has_failed = any(file.failed for file in report.kept)
-    return 1 if has_failed else 0
+    # A file that could not be removed, and not one that must be kept.
+    if any(file.failed for file in report.kept):
+        return 1
+    return 0
 
 
 def _print_removed(report: GcReport) -> None:
-    """Print the number and the size of the removed files by place and kind, and
-    their sum.
-    """
+    """Print the number and the size of the removed files by place and kind."""
+
+    def place_and_kind(removed: Removed) -> tuple[str, str]:
+        return removed.place, removed.kind
+
     sizes: dict[tuple[str, str], list[int]] = {}
-    for removed in sorted(
-        report.removed, key=lambda removed: (removed.place, removed.kind)
-    ):
-        sizes.setdefault((removed.place, removed.kind), []).append(removed.bytes)
+    for removed in sorted(report.removed, key=place_and_kind):
+        sizes.setdefault(place_and_kind(removed), []).append(removed.bytes)
     # An unfinished build that wrote nothing has no files.
     for swept in report.swept:
         sizes.setdefault((f"{swept.dataset}@v{swept.version}", "unfinished"), [])
@@ -386,7 +415,9 @@ def _print_removed(report: GcReport) -> None:
         print_tables([Table(_REMOVED_COLUMNS, tuple(rows))])
         stdout().print()
         files = numbers.plural(len(report.removed), "file")
-        verb = "would be removed" if report.dry_run else "removed"
+        verb = "removed"
+        if report.dry_run:
+            verb = "would be removed"
         stdout().print(f"{files}, {numbers.size(report.bytes)} {verb}")
     else:
         stdout().print("nothing to remove")
@@ -394,7 +425,7 @@ def _print_removed(report: GcReport) -> None:
 
 
 def _note_kept(files: Iterable[Kept]) -> None:
-    """Say on stderr which files were not removed, and why."""
+    """Say on stderr which files were not removed, and the reasons."""
     for file in files:
         note(f"kept {file.name}: {file.reason}")
 
@@ -419,12 +450,19 @@ def rm(
     """
     with working(f"removing {printable(name)}"):
         report = remove_version(store or default_store(), name, dry_run=dry_run)
+    # A dry run lists the files; otherwise they are gone, and their number is enough.
+    lines: list[str] = []
+    verb = "removed"
+    if dry_run:
+        verb = "would be removed"
+        for removed in report.removed:
+            lines.append(removed.name)
     files = numbers.plural(len(report.removed), "file")
-    verb = "would be removed" if dry_run else "removed"
-    lines = [removed.name for removed in report.removed] if dry_run else []
     lines.append(
         f"{report.dataset}@v{report.version}: {files}, {numbers.size(report.bytes)} {verb}"
     )
     emit(report.to_json(), json, lambda: stdout().print("\n".join(lines)))
     _note_kept(report.kept)
-    return 1 if report.kept else 0
+    if report.kept:
+        return 1
+    return 0

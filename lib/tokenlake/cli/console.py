@@ -1,5 +1,4 @@
-"""Parts that commands share: their call by arguments, options, pages of ``--help``,
-completion, and printing.
+"""Parts that commands share: options, the call by arguments, help, and printing.
 
 Results go to stdout as tables or JSON, notes to stderr.
 """
@@ -48,15 +47,19 @@ from tokenlake.runtime.store.schemes import default_store, is_local
 if TYPE_CHECKING:
     from cyclopts.completion import CompletionContext
 
+# Options that many commands have, with their help.
 Config: TypeAlias = Annotated[str, Parameter(help="A YAML pipeline configuration.")]
 
 
 def names(context: CompletionContext) -> list[str]:
-    """Return the datasets of the store on the command line, for a shell that
-    completes; of this machine's alone.
+    """Return the datasets of the store on the command line, for a shell that completes.
+
+    Only a store of this machine is listed: a shell should not wait for a bucket.
     """
     store = context["store"].raw
-    return catalog_of(store).datasets() if is_local(store or default_store()) else []
+    if not is_local(store or default_store()):
+        return []
+    return catalog_of(store).datasets()
 
 
 Name: TypeAlias = Annotated[
@@ -116,8 +119,9 @@ def catalog_of(store: str | None) -> Catalog:
 
 
 def with_store(overrides: tuple[str, ...], store: str | None) -> list[str]:
-    """Return overrides with ``--store`` as the last one: a run's store is
-    ``save.output_dir``.
+    """Return overrides with ``--store`` as the last one.
+
+    The store of a run is the option ``save.output_dir``.
     """
     if not store:
         return list(overrides)
@@ -126,17 +130,22 @@ def with_store(overrides: tuple[str, ...], store: str | None) -> list[str]:
 
 @final
 class Data:
-    """Standard output for data, CSV or YAML: files and pipes get it unchanged,
-    terminals printable.
+    """Standard output for data, which are CSV or YAML.
+
+    Files and pipes get it unchanged. On a terminal control characters are made visible,
+    so that data cannot drive it.
     """
 
     def write(self, text: str) -> int:
-        return sys.stdout.write(printable(text) if sys.stdout.isatty() else text)
+        if sys.stdout.isatty():
+            text = printable(text)
+        return sys.stdout.write(text)
 
 
 def print_json(value: object) -> None:
-    """Print a value as indented JSON on stdout; types that JSON lacks (dates,
-    decimals) become text.
+    """Print a value as indented JSON on stdout.
+
+    Types that JSON lacks, such as dates and decimals, become text.
     """
     text = json.dumps(value, indent=2, ensure_ascii=False, default=str)
     sys.stdout.write(encodable_json(printable_json(text), sys.stdout) + "\n")
@@ -161,14 +170,13 @@ def note(message: str) -> None:
     stderr().print(Text(message))
 
 
-_LINE_EVERY: Final = 10.0  # seconds between lines where there is no terminal
-_QUIET: Final = 0.5  # seconds before a counter shows itself
+_LINE_EVERY: Final = 10.0  # seconds between lines without a terminal
+_QUIET: Final = 0.5  # seconds before a counter shows itself: short work needs none
 
 
 @final
 class Counter:
-    """Number of bytes that were processed, of a total that may become known only later;
-    thread-safe.
+    """Number of processed bytes, of a total that may become known later; thread-safe.
 
     Args:
         work: Name of the work, such as ``verifying``.
@@ -203,16 +211,17 @@ class Counter:
             self._print_line()
 
     def line(self) -> str:
-        """Return ``verifying: 1.20 GiB of 3.41 GiB, 912 MB/s``; an empty text during
-        the first half second.
+        """Return ``verifying: 1.20 GiB of 3.41 GiB, 912 MB/s``.
+
+        The text is empty during the first half second.
         """
         seconds = time.monotonic() - self._began
         if seconds < _QUIET:
             return ""
-        done = numbers.size(self.done)
+        processed = numbers.size(self.done)
         if self.total:
-            done += f" of {numbers.size(self.total)}"
-        return f"{self._work}: {done}, {numbers.rate(self.done, seconds)}"
+            processed += f" of {numbers.size(self.total)}"
+        return f"{self._work}: {processed}, {numbers.rate(self.done, seconds)}"
 
     def _print_line(self) -> None:
         """Print the line, if it is time."""
@@ -226,8 +235,9 @@ class Counter:
 
 @contextmanager
 def counting(work: str) -> Generator[Counter]:
-    """Show the number of processed bytes of long work: continuously on a terminal,
-    elsewhere by lines.
+    """Show the number of processed bytes of long work.
+
+    On a terminal it is shown continuously, elsewhere by lines.
 
     Args:
         work: Name of the work, such as ``verifying``.
@@ -245,19 +255,21 @@ def counting(work: str) -> Generator[Counter]:
         yield counter
 
 
-_LONG: Final = 1.0  # seconds after which work gets a line where there is no terminal
+_LONG: Final = 1.0  # seconds after which work gets a line without a terminal
 
 
 @contextmanager
 def working(work: str) -> Generator[None]:
-    """Show that work goes on whose amount is not known: its seconds on a terminal,
-    elsewhere a line after a second.
+    """Show that work of unknown amount goes on.
+
+    On a terminal its seconds are shown, elsewhere a line after a second.
 
     Args:
         work: Name of the work, such as ``writing the report``.
     """
     console = stderr()
     began = time.monotonic()
+    # The timer prints the line, unless the work ends before.
     if not console.is_terminal:
         line = threading.Timer(_LONG, console.print, [Text(work)])
         line.daemon = True
@@ -268,6 +280,7 @@ def working(work: str) -> Generator[None]:
             line.cancel()
         return
 
+    # On a terminal the seconds are redrawn until the work ends.
     def seconds_so_far() -> Text:
         seconds = time.monotonic() - began
         if seconds < _QUIET:
@@ -280,8 +293,9 @@ def working(work: str) -> Generator[None]:
 
 @final
 class PlainColumns:
-    """A cyclopts help formatter; cyclopts calls it once for each group of commands
-    or parameters.
+    """A cyclopts help formatter: names in one column, texts in another one.
+
+    Cyclopts calls it once for each group of commands or parameters.
     """
 
     def __call__(
@@ -291,6 +305,7 @@ class PlainColumns:
         if not panel.entries:
             return
         console.print(Text(f"{panel.title}:", style="bold"))
+        # Without boxes, so that the help can be copied and searched.
         columns = Grid(
             box=None, show_header=False, pad_edge=False, padding=(0, 3, 0, 0)
         )
@@ -300,9 +315,9 @@ class PlainColumns:
         for entry in panel.entries:
             # `--set, -s KEY=VALUE`; a positional parameter by its name alone, not as an
             # option too.
-            labels = entry.positional_label or ", ".join(
-                entry.display_labels_with_metavar
-            )
+            labels = entry.positional_label
+            if not labels:
+                labels = ", ".join(entry.display_labels_with_metavar)
             columns.add_row(labels, describe(entry))
         console.print(Padding(columns, (0, 0, 1, 2), expand=False))
 
@@ -343,30 +358,33 @@ def call(tokens: Sequence[str]) -> int:
         # In a command's own help, the list's one line gives way to the function's
         # docstring, a paragraph a line.
         command = app[tokens[0]]
-        text = inspect.cleandoc(getattr(command.default_command, "__doc__", None) or "")
-        paragraphs = text.partition("\n\nArgs:")[0].split("\n\n")
-        command.help = "\n\n".join(
-            " ".join(paragraph.split()) for paragraph in paragraphs
-        )
+        docstring = getattr(command.default_command, "__doc__", None) or ""
+        description = inspect.cleandoc(docstring).partition("\n\nArgs:")[0]
+        paragraphs: list[str] = []
+        for paragraph in description.split("\n\n"):
+            paragraphs.append(" ".join(paragraph.split()))
+        command.help = "\n\n".join(paragraphs)
     result = app(
         tokens, exit_on_error=False, print_error=False, result_action="return_value"
     )
-    return result if isinstance(result, int) else 0
+    # `--help` and `--version` return no code.
+    if not isinstance(result, int):
+        return 0
+    return result
 
 
 def usage(error: CycloptsError) -> tuple[str, str]:
     """Return the command whose arguments are wrong, and the reason."""
+    # Messages of cyclopts name parameters of Python; these name what was typed.
     command = " ".join(("tokenlake", *(error.command_chain or ())))
     if isinstance(error, UnusedCliTokensError):
-        return (
-            command,
-            f"{command} has no use for {', '.join(map(repr, error.unused_tokens or ()))}",
-        )
+        unused_tokens = ", ".join(map(repr, error.unused_tokens or ()))
+        return command, f"{command} has no use for {unused_tokens}"
     if isinstance(error, MissingArgumentError) and error.argument is not None:
-        name = error.keyword or error.argument.name
-        if name.startswith("-"):
-            return command, f"{name} needs a value"
-        return command, f"{command} needs {name}"
+        parameter_name = error.keyword or error.argument.name
+        if parameter_name.startswith("-"):
+            return command, f"{parameter_name} needs a value"
+        return command, f"{command} needs {parameter_name}"
     return command, str(error).strip()
 
 
@@ -385,6 +403,7 @@ def completion(
         shell: Name of the shell.
         install: Write the file instead of printing it.
     """
+    # The script is made by importing every command.
     for name in COMMANDS:
         try:
             _ = app[name].default_command

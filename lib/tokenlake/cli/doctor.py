@@ -1,5 +1,7 @@
-"""``tokenlake doctor``: problems of this machine that would stop a build or a
-training run.
+"""``tokenlake doctor``: problems of this machine that would stop a build or training.
+
+Each check is independent, and reports an error instead of raising it: a machine with
+one problem often has several.
 """
 
 from __future__ import annotations
@@ -38,10 +40,12 @@ from tokenlake.runtime.store.schemes import default_store, is_local
 from tokenlake.runtime.tokenizer_guard.generation import FASTER, OLDER, exports_parts
 
 State: TypeAlias = Literal["ok", "warn", "fail"]
+"""Result of a check: ``warn`` may stop a large build, ``fail`` stops any."""
 
 _GIB: Final = 1 << 30
-_LITTLE_DISK, _NO_DISK = 10 * _GIB, _GIB
-_LITTLE_MEMORY: Final = 2 * _GIB
+_LITTLE_DISK: Final = 10 * _GIB  # below this a check warns
+_NO_DISK: Final = _GIB  # below this it fails
+_LITTLE_MEMORY: Final = 2 * _GIB  # available; below this a check warns
 _SECONDS: Final = 5.0  # for a server to answer
 _EXTRAS: Final = ("cli", "etl", "train", "jax", "torch", "s3", "gcs", "metrics")
 _PROXIES: Final = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
@@ -88,33 +92,38 @@ def doctor(*, store: StoreUrl = None, json: AsJson = False) -> int:
         _prefect(),
         _proxies(),
     ]
+    # The instruction that repairs it stands below the facts.
     rows: list[tuple[str, str, str]] = []
     has_failed = False
     for check in checks:
-        facts = f"{check.found}\n{check.repair}" if check.repair else check.found
+        facts = check.found
+        if check.repair:
+            facts += f"\n{check.repair}"
         rows.append((check.state, check.name, facts))
         has_failed = has_failed or check.state == "fail"
-    table = Table(
-        (label("state", ""), label("name", "checked"), label("found")), tuple(rows)
-    )
+    columns = (label("state", ""), label("name", "checked"), label("found"))
+    table = Table(columns, tuple(rows))
     report = {"ok": not has_failed, "checks": [asdict(check) for check in checks]}
     emit(report, json, lambda: print_tables([table]))
-    return 1 if has_failed else 0
+    if has_failed:
+        return 1
+    return 0
 
 
 def _python() -> Check:
     """Compare the version of Python with the supported ones."""
     supported = metadata.metadata("tokenlake")["Requires-Python"] or ""
     version = platform.python_version()
-    found = f"{version}, tokenlake {__version__}, {sys.prefix}"
+    facts = f"{version}, tokenlake {__version__}, {sys.prefix}"
     if Requirement(f"python{supported}").specifier.contains(version, prereleases=True):
-        return Check("Python", "ok", found)
-    return Check("Python", "fail", found, f"use Python {supported}")
+        return Check("Python", "ok", facts)
+    return Check("Python", "fail", facts, f"use Python {supported}")
 
 
 def _packages() -> Iterator[Check]:
-    """Compare the packages of every install, then those of each extra, with the
-    supported versions.
+    """Compare installed packages with the supported versions.
+
+    First those of every install, then those of each extra.
     """
     requirements = [Requirement(line) for line in metadata.requires("tokenlake") or ()]
     base = [requirement for requirement in requirements if requirement.marker is None]
@@ -123,11 +132,11 @@ def _packages() -> Iterator[Check]:
     requirements_by_extra: dict[str, list[Requirement]] = {}
     extra_counts = Counter[str]()  # package -> number of extras that require it
     for extra in _EXTRAS:
-        members = [
-            requirement
-            for requirement in requirements
-            if requirement.marker and requirement.marker.evaluate({"extra": extra})
-        ]
+        members: list[Requirement] = []
+        for requirement in requirements:
+            marker = requirement.marker
+            if marker and marker.evaluate({"extra": extra}):
+                members.append(requirement)
         requirements_by_extra[extra] = members
         extra_counts.update({requirement.name for requirement in members})
 
@@ -143,29 +152,27 @@ def _packages() -> Iterator[Check]:
 
 
 def _tokenizers() -> Iterator[Check]:
-    """Say which generation of `tokenizers` is installed, and whether transformers
-    works beside it.
-    """
+    """Report the generation of `tokenizers`, and if transformers works beside it."""
     installed = _version("tokenizers")
     if installed is None:
         return
     if exports_parts():
-        found = f"{installed}; tokenizers 1.0 encodes 20 to 35 times as fast, with the same ids"
-        yield Check("tokenizers", "ok", found, f"to use it: {FASTER}")
+        facts = f"{installed}; tokenizers 1.0 encodes 20 to 35 times as fast, with the same ids"
+        yield Check("tokenizers", "ok", facts, f"to use it: {FASTER}")
     else:
         yield Check("tokenizers", "ok", f"{installed}, the fast generation")
+    # Transformers refuses to be imported beside a version that it does not support.
     requirement = _requirement_of("transformers", "tokenizers")
-    if requirement is not None and not requirement.specifier.contains(
-        installed, prereleases=True
-    ):
+    if requirement is None:
+        return
+    if not requirement.specifier.contains(installed, prereleases=True):
         needed = f"{requirement.name}{requirement.specifier}"
-        found = (
+        facts = (
             f"transformers {_version('transformers')} needs {needed}, so it cannot be imported; "
             "only tokenizers without a tokenizer.json need it"
         )
-        yield Check(
-            "transformers", "warn", found, f"to convert such a tokenizer: {OLDER}"
-        )
+        repair = f"to convert such a tokenizer: {OLDER}"
+        yield Check("transformers", "warn", facts, repair)
 
 
 def _requirement_of(package: str, name: str) -> Requirement | None:
@@ -205,13 +212,16 @@ def _versions(
             unsupported.append(
                 f"{requirement.name} {version} (supported: {requirement.specifier})"
             )
+    # An extra that nobody installed is no problem.
     if missing and not is_needed:
         return Check(name, "ok", f"not installed; {install}")
-    installed = ", ".join(
+    installed_packages = [
         f"{package} {version}" for package, version in versions.items()
-    )
+    ]
+    installed = ", ".join(installed_packages)
     if not missing and not unsupported:
         return Check(name, "ok", installed)
+    # A missing part breaks an extra that was installed, as another version does.
     problems = list(unsupported)
     if missing:
         problems.append(f"missing: {', '.join(dict.fromkeys(missing))}")
@@ -227,56 +237,55 @@ def _version(package: str) -> str | None:
 
 
 def _processors() -> Check:
-    """Report the processors, the memory and the number of workers that follows from
-    both.
-    """
+    """Report the processors, the memory and the default number of workers."""
     memory = total_memory()
     free = available_memory()
-    found = numbers.plural(available_cpus(), "processor")
+    facts = numbers.plural(available_cpus(), "processor")
     if memory is not None and free is not None:
-        found += f", {numbers.size(memory)} of memory, {numbers.size(free)} available"
-    found += f"; a build has {numbers.plural(default_workers(), 'worker')} by default"
+        facts += f", {numbers.size(memory)} of memory, {numbers.size(free)} available"
+    facts += f"; a build has {numbers.plural(default_workers(), 'worker')} by default"
     if free is not None and free < _LITTLE_MEMORY:
-        return Check(
-            "machine",
-            "warn",
-            found,
-            "end other programs, or use fewer workers: --workers N",
-        )
-    return Check("machine", "ok", found)
+        repair = "end other programs, or use fewer workers: --workers N"
+        return Check("machine", "warn", facts, repair)
+    return Check("machine", "ok", facts)
 
 
 def _disk(name: str, folder: Path) -> Check:
     """Check the free space of the disk that a folder is on, or will be."""
     existing = nearest_folder(folder)
     free = free_bytes(folder)
-    found = f"{numbers.size(free)} free at {near(str(folder))}"
+    facts = f"{numbers.size(free)} free at {near(str(folder))}"
+    # The folder may not exist yet: then its nearest parent must be writable.
     if not os.access(existing, os.W_OK | os.X_OK):
         repair = f"chmod u+rwx {existing}, or name another"
-        return Check(name, "fail", f"{found}; {existing} cannot be written to", repair)
+        return Check(name, "fail", f"{facts}; {existing} cannot be written to", repair)
     if free >= _LITTLE_DISK:
-        return Check(name, "ok", found)
-    state = "fail" if free < _NO_DISK else "warn"
-    return Check(name, state, found, "free some space, or name another folder")
+        return Check(name, "ok", facts)
+    state: State = "warn"
+    if free < _NO_DISK:
+        state = "fail"
+    return Check(name, state, facts, "free some space, or name another folder")
 
 
 def _cache() -> Check:
     """Report the size of the cache and the free space of its disk."""
     folder = default_folder()
     cache_bytes = 0
-    for directory, _, names in os.walk(folder):
-        for name in names:
-            cache_bytes += (Path(directory) / name).lstat().st_size
+    for directory, _, file_names in os.walk(folder):
+        for file_name in file_names:
+            cache_bytes += (Path(directory) / file_name).lstat().st_size
     disk = _disk("cache", folder)
-    repair = "set TOKENLAKE_CACHE to a folder with room" if disk.repair else ""
-    return Check(
-        "cache", disk.state, f"{numbers.size(cache_bytes)}, {disk.found}", repair
-    )
+    repair = ""
+    if disk.repair:
+        repair = "set TOKENLAKE_CACHE to a folder with room"
+    facts = f"{numbers.size(cache_bytes)}, {disk.found}"
+    return Check("cache", disk.state, facts, repair)
 
 
 def _store(url: str) -> Iterator[Check]:
-    """Check that the store can be read and written to: a bucket by a trial, a folder
-    by its rights.
+    """Check that the store can be read and written to.
+
+    A bucket is checked by a trial, a folder by its rights.
     """
 
     def look() -> str:
@@ -301,15 +310,16 @@ def _tried(name: str, action: Callable[[], str], repair: str) -> Check:
 
 def _hub_token() -> Check:
     """Report whether there is a token for the Hub, and never the token."""
+    # The places where `huggingface_hub` looks for a token.
     home = Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface")
-    file = Path(os.environ.get("HF_TOKEN_PATH") or home / "token")
+    token_file = Path(os.environ.get("HF_TOKEN_PATH") or home / "token")
     if os.environ.get("HF_TOKEN"):
-        found = "set by HF_TOKEN"
-    elif file.is_file():
-        found = "saved by a login"
+        facts = "set by HF_TOKEN"
+    elif token_file.is_file():
+        facts = "saved by a login"
     else:
-        found = "none: public datasets and tokenizers only; `hf auth login` saves one"
-    return Check("Hub token", "ok", found)
+        facts = "none: public datasets and tokenizers only; `hf auth login` saves one"
+    return Check("Hub token", "ok", facts)
 
 
 def _hub() -> Check:
@@ -317,72 +327,69 @@ def _hub() -> Check:
     endpoint = os.environ.get("HF_ENDPOINT") or "https://huggingface.co"
     shown = without_credentials(endpoint, every_query=True)
     if os.environ.get("HF_HUB_OFFLINE", "").lower() in {"1", "true", "yes", "on"}:
-        return Check(
-            "Hub",
-            "ok",
-            "offline, because HF_HUB_OFFLINE is set: only its cache can be used",
-        )
+        facts = "offline, because HF_HUB_OFFLINE is set: only its cache can be used"
+        return Check("Hub", "ok", facts)
+    # Any answer below 500 shows that the Hub can be reached.
     try:
-        with urllib.request.urlopen(
-            urllib.request.Request(endpoint, method="HEAD"), timeout=_SECONDS
-        ):
+        request = urllib.request.Request(endpoint, method="HEAD")
+        with urllib.request.urlopen(request, timeout=_SECONDS):
             pass
     except urllib.error.HTTPError as error:
         if error.code >= 500:
-            return Check(
-                "Hub", "warn", f"{shown} answers {error.code}", "try again later"
-            )
+            facts = f"{shown} answers {error.code}"
+            return Check("Hub", "warn", facts, "try again later")
     except (OSError, ValueError) as error:
         reason = without_credentials(str(error), every_query=True)
-        found = f"{shown} does not answer: {reason}"
-        return Check("Hub", "warn", found, "without a network: export HF_HUB_OFFLINE=1")
+        facts = f"{shown} does not answer: {reason}"
+        return Check("Hub", "warn", facts, "without a network: export HF_HUB_OFFLINE=1")
     return Check("Hub", "ok", f"{shown} answers")
 
 
 def _prefect() -> Check:
-    """Check that the Prefect server of runs answers; without a server, that a run
-    can open a port.
+    """Check that the Prefect server of runs answers.
+
+    Without a server, check that a run can open a port for its own.
     """
 
     def look() -> str:
         url = importlib.import_module("tokenlake_flows.settings").configured_api_url()
         if url is not None:
             parts = urlsplit(url)
-            port = parts.port or (443 if parts.scheme == "https" else 80)
+            port = parts.port
+            if port is None:
+                port = 80
+                if parts.scheme == "https":
+                    port = 443
             return f"{without_credentials(url)} answers on port {port}"
+        # A run without a server listens on a port of its own.
         with socket.create_server(("127.0.0.1", 0)):
             return "no server is set; a run starts its own on 127.0.0.1, on a free port"
 
-    if (
-        _version("prefect") is None
-        or importlib.util.find_spec("tokenlake_flows") is None
-    ):
-        return Check(
-            "Prefect",
-            "ok",
-            "not installed; `tokenlake run --no-prefect` runs without it",
-        )
-    return _tried(
-        "Prefect",
-        look,
-        "unset PREFECT_API_URL, or start the server: prefect server start",
-    )
+    has_flows = importlib.util.find_spec("tokenlake_flows") is not None
+    if _version("prefect") is None or not has_flows:
+        facts = "not installed; `tokenlake run --no-prefect` runs without it"
+        return Check("Prefect", "ok", facts)
+    repair = "unset PREFECT_API_URL, or start the server: prefect server start"
+    return _tried("Prefect", look, repair)
 
 
 def _proxies() -> Check:
-    """Report the proxies; the requests of a run to its own server must not go
-    through one.
+    """Report the proxies.
+
+    The requests of a run to its own server must not go through one.
     """
     settings: dict[str, str] = {}
-    for name in _PROXIES:
-        value = os.environ.get(name) or os.environ.get(name.upper())
+    # Programs read either spelling.
+    for variable in _PROXIES:
+        value = os.environ.get(variable) or os.environ.get(variable.upper())
         if value:
-            settings[name] = value
-    found = ", ".join(
-        f"{name}={without_credentials(value)}" for name, value in settings.items()
-    )
+            settings[variable] = value
+    shown_settings: list[str] = []
+    for variable, value in settings.items():
+        shown_settings.append(f"{variable}={without_credentials(value)}")
+    facts = ", ".join(shown_settings)
     direct_hosts = {host.strip() for host in settings.pop("no_proxy", "").split(",")}
     reaches_itself = not direct_hosts.isdisjoint({"127.0.0.1", "localhost", "*"})
     if settings and not reaches_itself:
-        return Check("proxies", "warn", found, "export NO_PROXY=127.0.0.1,localhost")
-    return Check("proxies", "ok", found or "none")
+        return Check("proxies", "warn", facts, "export NO_PROXY=127.0.0.1,localhost")
+    return Check("proxies", "ok", facts or "none")

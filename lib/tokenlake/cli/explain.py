@@ -1,6 +1,4 @@
-"""``tokenlake explain``: the contents of a batch, and the steps at which a document
-is seen.
-"""
+"""``tokenlake explain``: the documents of a batch, and the steps of a document."""
 
 from __future__ import annotations
 
@@ -34,7 +32,7 @@ from tokenlake.runtime.loader.plan import BatchPlan
 from tokenlake.runtime.loader.state import restored
 from tokenlake.runtime.store.schemes import default_store
 
-_COLOURS: Final = ("cyan", "magenta", "green", "yellow", "blue", "red")
+_COLOURS: Final = ("cyan", "magenta", "green", "yellow", "blue", "red")  # of sources
 
 
 @final
@@ -74,11 +72,14 @@ class Order:
 
     def refuse(self) -> None:
         """Raise ConfigError if any option is given."""
+        # The state defines the order: another option would describe another loader.
         flags: list[str] = []
         for field in fields(self):
             if getattr(self, field.name) != field.default:
-                prefix = "--no-" if field.name == "shuffle" else "--"
-                flags.append(prefix + field.name.replace("_", "-"))
+                flag = field.name.replace("_", "-")
+                if field.name == "shuffle":
+                    flag = "no-shuffle"
+                flags.append(f"--{flag}")
         if flags:
             raise ConfigError(
                 f"{', '.join(flags)}: the state defines this; leave it out with --state"
@@ -99,12 +100,17 @@ class Order:
             raise ConfigError(
                 "name the dataset and the order: NAME and --batch-size, or --state FILE"
             )
-        epochs = 1 if self.epochs is None else self.epochs
+        # Without the option a pass is one epoch; `none` is a pass without an end.
+        epochs: int | None = 1
+        if self.epochs == "none":
+            epochs = None
+        elif self.epochs is not None:
+            epochs = self.epochs
         options = LoaderOptions(
             batch_size=_batch_size(self.batch_size),
             seed=self.seed or 0,
             shuffle=self.shuffle,
-            epochs=None if epochs == "none" else epochs,
+            epochs=epochs,
             drop_last=self.drop_last,
             padding=_padding(self.padding),
             lanes=self.lanes,
@@ -114,40 +120,41 @@ class Order:
         return BatchPlan(open_dataset(url, name, split=self.split), options)
 
 
-def _batch_size(text: str) -> int | dict[int, int]:
-    """Return the number of rows of ``128``, or the schedule {step: rows} of
-    ``0:128,1000:256``.
+def _batch_size(batch_size: str) -> int | dict[int, int]:
+    """Return a number of rows, ``128``, or a schedule, ``0:128,1000:256``.
+
+    The schedule is {step: rows}.
 
     Raises:
         ConfigError: The text has another form.
     """
     try:
-        if ":" not in text:
-            return int(text)
+        if ":" not in batch_size:
+            return int(batch_size)
         schedule: dict[int, int] = {}
-        for entry in text.split(","):
+        for entry in batch_size.split(","):
             step, rows = entry.split(":")
             schedule[int(step)] = int(rows)
         return schedule
     except ValueError:
         raise ConfigError(
-            f"--batch-size: got {text!r}, must be a number of rows, or step:rows,... as 0:128,1000:256"
+            f"--batch-size: got {batch_size!r}, must be a number of rows, or step:rows,... as 0:128,1000:256"
         ) from None
 
 
-def _padding(text: str | None) -> Any:
+def _padding(padding: str | None) -> Any:
     """Return the value of ``--padding``, which is JSON.
 
     Raises:
         ConfigError: The text is not JSON.
     """
-    if text is None:
+    if padding is None:
         return None
     try:
-        return _json.loads(text)
+        return _json.loads(padding)
     except ValueError:
         raise ConfigError(
-            f'--padding: got {text!r}, must be JSON, as {{"buckets": 8}}'
+            f'--padding: got {padding!r}, must be JSON, as {{"buckets": 8}}'
         ) from None
 
 
@@ -189,6 +196,7 @@ def explain(
             url=https://a.org. The field must be one of additional_fields of this
             version, or of the version that was packed. Repeatable.
     """
+    # 1. The order: that of a saved state, or that of the options.
     url = store or default_store()
     next_step: int | None = None  # the step after the state
     end: int | None = None  # number of steps of all passes, where it is known
@@ -200,23 +208,24 @@ def explain(
         if plan.steps.rows is not None:
             end = plan.steps.begin(order.passes or 1)
 
+    # 2. The batches of documents, if documents are named.
     if document or file_id or id:
         if row is not None:
             raise ConfigError(
                 "--row selects a row of a batch; leave it out with --document, --file-id and --id"
             )
+        # By default the search ends with the pass that the state is in.
         passes = order.passes or 1
-        if (
-            order.passes is None
-            and next_step is not None
-            and plan.steps.rows is not None
-        ):
-            # Up to the end of the pass that the state is in.
+        has_end = plan.steps.rows is not None
+        if order.passes is None and next_step is not None and has_end:
             passes = plan.batch(next_step).passes + 1
         documents = _named_documents(plan, document, file_id, id)
         return _print_documents(plan, documents, step, passes, json)
 
-    chosen_step = next_step if step is None else step
+    # 3. Otherwise the documents of a batch.
+    chosen_step = step
+    if chosen_step is None:
+        chosen_step = next_step
     if chosen_step is None:
         raise ConfigError("name a batch (--step) or a document (--document, --id)")
     if end is not None and chosen_step >= end:
@@ -228,8 +237,7 @@ def explain(
 
 
 def _plan_of_state(path: Path, url: str, name: str | None) -> tuple[BatchPlan, int]:
-    """Return the batches of the loader that saved a state, and the step after the
-    state.
+    """Return the batches of the loader that saved a state, and the step after it.
 
     Args:
         path: JSON file of the state.
@@ -245,20 +253,23 @@ def _plan_of_state(path: Path, url: str, name: str | None) -> tuple[BatchPlan, i
         raise ConfigError(f"--state {path}: cannot be read: {error}") from error
     is_mixture = not isinstance(state, dict) or state.get("mixture") is not None
 
+    # The name on the command line chooses the version; the state then checks that it is
+    # the same one. A mixture has several names.
     def open_version(version: str, split: str) -> Dataset:
-        # The name on the command line chooses the version; the state then checks that
-        # it is the same one.
-        chosen = version if is_mixture or not name else name
-        return open_dataset(url, chosen, split=split)
+        chosen_version = version
+        if name and not is_mixture:
+            chosen_version = name
+        return open_dataset(url, chosen_version, split=split)
 
     plan, position = restored(state, open_version)
-    names = set(plan.datasets)
+    # All names by which the user may mean the loader.
+    known_names = set(plan.datasets)
     for dataset in plan.datasets.values():
         manifest = dataset.manifest
-        names.add(manifest.dataset)
-        names.add(f"{manifest.dataset}@{manifest.version}")
-        names.add(f"{manifest.dataset}@v{manifest.version}")
-    if name is not None and name not in names:
+        known_names.add(manifest.dataset)
+        known_names.add(f"{manifest.dataset}@{manifest.version}")
+        known_names.add(f"{manifest.dataset}@v{manifest.version}")
+    if name is not None and name not in known_names:
         raise ConfigError(
             f"the state belongs to a mixture of {', '.join(plan.datasets)}, not of {name!r}; leave out the name"
         )
@@ -284,21 +295,22 @@ def _named_documents(
         NotFoundError: A document does not exist.
     """
     documents: list[Document] = []
-    for text in places:
-        file, position = _file_and_position("--document", text)
+    for option_value in places:
+        file, position = _file_and_position("--document", option_value)
         documents += documents_of(plan, (file, position))
-    for text in id_places:
-        file, position = _file_and_position("--file-id", text)
+    for option_value in id_places:
+        file, position = _file_and_position("--file-id", option_value)
+        # An id of a file is a signed number of 64 bits.
         if not re.fullmatch("-?[0-9]+", file):
             raise ConfigError(
-                f"--file-id: got {text!r}, must be ID:POSITION, both whole numbers"
+                f"--file-id: got {option_value!r}, must be ID:POSITION, both whole numbers"
             )
         documents.append(Document(int(file), position))
-    for text in values:
-        field, equals, value = text.partition("=")
+    for option_value in values:
+        field, equals, value = option_value.partition("=")
         if not equals or not field:
             raise ConfigError(
-                f"--id: got {text!r}, must be a field and its value, as in id=a81f"
+                f"--id: got {option_value!r}, must be a field and its value, as in id=a81f"
             )
         documents += documents_of(plan, {field: value})
     return documents
@@ -310,6 +322,7 @@ def _file_and_position(option: str, text: str) -> tuple[str, int]:
     Raises:
         ConfigError: The text does not end with a position.
     """
+    # A path may have colons: the position is after the last one.
     file, colon, position = text.rpartition(":")
     if not colon or not position.isdecimal():
         raise ConfigError(
@@ -335,9 +348,11 @@ def _print_batch(plan: BatchPlan, step: int, row: int | None, json: bool) -> int
         )
         return 0
     # Positions of the rows in the stream.
+    # Positions of the rows in the stream, which begins anew with each pass.
     places = f"{count(batch.start)} to {count(batch.start + batch.rows - 1)}"
     if batch.passes:
         places += f" of pass {batch.passes}"
+    # All rows are of one step, which the heading names.
     _print_rows(
         f"step {count(step)}",
         f"{plural(batch.rows, 'row')}, {places}",
@@ -365,36 +380,35 @@ def _print_documents(
         json: True to print JSON.
     """
     with working("looking for the steps of the documents"):
-        rows_by_document = [
-            (document, steps_of_document(plan, document, until=until, passes=passes))
-            for document in documents
-        ]
+        rows_by_document: list[tuple[Document, list[ExplainedRow]]] = []
+        for document in documents:
+            rows = steps_of_document(plan, document, until=until, passes=passes)
+            rows_by_document.append((document, list(rows)))
     if json:
         records: list[dict[str, Any]] = []
         for document, rows in rows_by_document:
-            explained = [asdict(row) for row in rows]
             records.append(
                 {
                     "file_id": document.file,
                     "position": document.position,
-                    "rows": explained,
+                    "rows": [asdict(row) for row in rows],
                 }
             )
         print_json(records)
         return 0
-    # Documents are named by their paths, which the manifests know.
+    # For people documents are named by their paths, which the manifests have.
     paths: dict[int, str] = {}
     for entry in _inputs(plan):
         paths.setdefault(entry.file_id, entry.path)
-    before = "" if until is None else f" before step {count(until)}"
+    limit = ""
+    if until is not None:
+        limit = f" before step {count(until)}"
     for document, rows in rows_by_document:
-        seen = (
-            f"seen in {plural(len(rows), 'row')}{before}"
-            if rows
-            else f"never seen{before}"
-        )
+        summary = f"never seen{limit}"
+        if rows:
+            summary = f"seen in {plural(len(rows), 'row')}{limit}"
         heading = f"{paths[document.file]}:{document.position}"
-        _print_rows(heading, seen, plan, rows, with_step=True)
+        _print_rows(heading, summary, plan, rows, with_step=True)
     return 0
 
 
@@ -417,44 +431,53 @@ def _print_rows(
     """
     console = stdout()
     console.print(Text.assemble((printable(heading), "bold"), (f"  {summary}", "dim")))
+    # The meaning of a position depends on the format of its file.
     kinds: dict[tuple[str, str], str] = {}  # (source, path) -> meaning of positions
     for dataset in plan.datasets.values():
         kind_by_file = position_kinds_of(dataset.manifest)
         for entry in dataset.manifest.inputs:
             kinds[entry.source, entry.path] = kind_by_file[entry.file_id]
-    sources = list(dict.fromkeys(entry.source for entry in _inputs(plan)))
-    colours = {
-        source: _COLOURS[index % len(_COLOURS)] for index, source in enumerate(sources)
-    }
+    # Sources have colours in the order of the inputs, so that a document has the same
+    # colour in every batch.
+    colours: dict[str, str] = {}
+    for entry in _inputs(plan):
+        if entry.source not in colours:
+            colours[entry.source] = _COLOURS[len(colours) % len(_COLOURS)]
+    # A line for each row: its place in the order, and its place in the store.
     is_mixture = len(plan.datasets) > 1
     for row in rows:
         place = f"row {count(row.row)}"
         if with_step:
             place = f"step {count(row.step)} {place}"
-        name = f"{row.name} = " if is_mixture else ""
+        # Of a mixture, the source that the row is drawn from.
+        source_name = ""
+        if is_mixture:
+            source_name = f"{row.name} = "
         dataset_row = f"{row.dataset} row {count(row.stored_row)}"
-        stored = (
-            f"epoch {row.epoch}, {name}{dataset_row}, {row.shard} row {row.shard_row}"
-        )
+        shard_row = f"{row.shard} row {row.shard_row}"
+        stored = f"epoch {row.epoch}, {source_name}{dataset_row}, {shard_row}"
         console.print(Text.assemble((place, "bold"), (f"  {printable(stored)}", "dim")))
         # A line for each segment: its ids in the row, its document, and its tokens in
         # the document.
         for segment in row.segments:
             document = printable(f"{segment.source}  {segment.path}:{segment.position}")
-            kind = kinds.get((segment.source, segment.path), "")
-            place = f" ({kind})" if kind else ""
+            position_kind = kinds.get((segment.source, segment.path), "")
+            position_note = ""
+            if position_kind:
+                position_note = f" ({position_kind})"
             ids = f"   ids {segment.begin}-{segment.end - 1}  "
             tokens = f"  tokens {segment.start}-{segment.stop - 1} of the document"
             line = Text.assemble(
                 (ids, "dim"),
                 (document, colours[segment.source]),
-                (place + tokens, "dim"),
+                (position_note + tokens, "dim"),
             )
             console.print(line)
 
 
 def _inputs(plan: BatchPlan) -> list[Any]:
     """Return the input files of all datasets of a loader."""
-    return [
-        entry for dataset in plan.datasets.values() for entry in dataset.manifest.inputs
-    ]
+    entries: list[Any] = []
+    for dataset in plan.datasets.values():
+        entries += dataset.manifest.inputs
+    return entries

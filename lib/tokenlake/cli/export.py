@@ -1,6 +1,4 @@
-"""``tokenlake peek``, ``report``, ``export`` and ``push``: rows that are shown, and
-data that leaves a store.
-"""
+"""``tokenlake peek``, ``report``, ``export`` and ``push``: data that leaves a store."""
 
 from __future__ import annotations
 
@@ -38,6 +36,7 @@ from tokenlake.etl.export import ExportProgress
 from tokenlake.etl.export.trainers import lacks_eos
 from tokenlake.etl.export.version import export_version
 from tokenlake.etl.publish import SCANNED_ROWS, PushReport, push_to_hub
+from tokenlake.etl.publish.push_report import PushProgress
 from tokenlake.etl.reports.terminal import near, stdout
 from tokenlake.etl.tokenizers.manager import Decoder
 from tokenlake.query.report import report as write
@@ -100,8 +99,7 @@ def _print_sequence(
     names: dict[tuple[str, str], str],
     full: bool,
 ) -> None:
-    """Print a row: a heading, the text of each segment under its origin, and the kept
-    fields.
+    """Print a row: a heading, the text of its segments, and the kept fields.
 
     Args:
         sequence: Row to print.
@@ -109,67 +107,77 @@ def _print_sequence(
         names: Name of each source and file in the mixture.
         full: True to print whole texts.
     """
+    # A terminal without these characters gets similar ones.
     console = stdout()
     has_symbols = can_show("─▸", sys.stdout)
-    rule = "── " if has_symbols else "-- "
-    loss_mark = "▸ " if has_symbols else "> "
+    rule = "-- "
+    loss_mark = "> "
+    if has_symbols:
+        rule = "── "
+        loss_mark = "▸ "
     heading = Text(f"{sequence.split} row {count(sequence.row)}", style="bold")
     console.print(heading, Text(f"  {sequence.content()}", style="dim"), sep="")
-    begin = 0  # place of the segment's first token in the row
+    first_place = 0  # place of the segment's first token in the row
     for segment in sequence.segments:
-        # -- code  asyncio/events.py:0  ids 0-511, or -- chosen  pairs/a.jsonl:0  12
-        # tokens of a preference
-        line = Text.assemble((rule, "dim"))
+        # The line of a segment, such as `-- code  asyncio/events.py:0  ids 0-511`; for
+        # a preference `-- chosen  pairs/a.jsonl:0  12 tokens`.
+        segment_line = Text.assemble((rule, "dim"))
         if segment.part:
-            line.append(f"{segment.part}  ", "bold")
-        line.append(printable(segment.origin(names)), "cyan")
-        line.append(f"  {segment.place(begin)}", "dim")
-        console.print(line)
-        for in_loss, ids in segment.runs():
-            is_marked = segment.learned is not None and in_loss
-            mark = loss_mark if is_marked else ""
+            segment_line.append(f"{segment.part}  ", "bold")
+        segment_line.append(printable(segment.origin(names)), "cyan")
+        segment_line.append(f"  {segment.place(first_place)}", "dim")
+        console.print(segment_line)
+        # The texts of its runs. Only a dataset with a loss mask has marks.
+        for is_learned, ids in segment.runs():
+            mark = ""
+            if segment.learned is not None and is_learned:
+                mark = loss_mark
             body = _body(decoders[segment.source].text(ids), full)
             console.print(Text.assemble((mark, "bold green"), body))
-        begin += len(segment.ids)
-    for field, value in sequence.kept.items():
-        text = printable(orjson.dumps(value, default=str).decode())
-        console.print(
-            Text.assemble((f"   {printable(field)}: ", "dim"), _body(text, full))
-        )
+        first_place += len(segment.ids)
+    for field_name, value in sequence.kept.items():
+        value_text = printable(orjson.dumps(value, default=str).decode())
+        body = _body(value_text, full)
+        heading_of_field = (f"   {printable(field_name)}: ", "dim")
+        console.print(Text.assemble(heading_of_field, body))
 
 
 def _as_json(
     sequence: Sequence, decoders: dict[str, Decoder], names: dict[tuple[str, str], str]
 ) -> dict[str, Any]:
-    """Return the record of a row that ``--json`` prints; fields that a row does not
-    have are left out.
+    """Return the record of a row that ``--json`` prints.
+
+    Fields that a row does not have are left out.
     """
     record = asdict(sequence)
     if sequence.label is None:
         del record["label"]
-    for segment, segment_record in zip(
-        sequence.segments, record["segments"], strict=True
-    ):
+    segment_records = record["segments"]
+    for segment, segment_record in zip(sequence.segments, segment_records, strict=True):
         if segment.part is None:
             del segment_record["part"]
         if segment.learned is None:
             del segment_record["learned"]
-        mixed_as = names.get((segment.source, segment.path))
-        if mixed_as is not None:
-            segment_record["mixed_as"] = mixed_as
+        # Of a mixture that names the source otherwise.
+        mixture_name = names.get((segment.source, segment.path))
+        if mixture_name is not None:
+            segment_record["mixed_as"] = mixture_name
         segment_record["ids"] = list(segment.ids)
         segment_record["text"] = decoders[segment.source].text(segment.ids)
     return record
 
 
 def _body(text: str, full: bool) -> Text:
-    """Return a text with visible control characters; without `full` the middle of a
-    long text is left out.
+    """Return a text with visible control characters.
+
+    Without `full`, the middle of a long text is left out.
     """
     if full:
         return Text(printable(text.rstrip("\n")))
     head, hidden, tail = shortened(text)
-    gap = f" ... {count(hidden)} characters ... " if hidden else ""
+    gap = ""
+    if hidden:
+        gap = f" ... {count(hidden)} characters ... "
     return Text.assemble(printable(head), (gap, "dim italic"), printable(tail))
 
 
@@ -255,10 +263,12 @@ def export(
             append_eos=append_eos,
             on_progress=_note_resumption,
         )
+    # The outcome on stdout, for people or programs.
     rows = numbers.plural(stats.num_examples, "row")
     files = numbers.plural(stats.num_shards, "file")
     sentence = f"{rows} in {near(target)}: {files}, {numbers.size(stats.total_bytes)}"
     emit(asdict(stats), json, lambda: stdout().print(sentence))
+    # A trainer that reads documents end to end would not know where they end.
     catalog = catalog_of(store)
     if not append_eos and lacks_eos(catalog.manifest(*catalog.resolve(name)), format):
         note(
@@ -282,8 +292,7 @@ def _note_resumption(progress: ExportProgress) -> None:
     note(f"resumes: {finished} {verb} finished")
 
 
-_SHOWN_FINDINGS = 5
-"""Number of places that look like secrets and are listed."""
+_SHOWN_FINDINGS = 5  # places that look like secrets and are listed
 
 
 def push(
@@ -336,7 +345,10 @@ def push(
         raise ConfigError(
             f"--scan-data is a number of rows, 0 or more; got {scan_data}"
         )
-    token = None if token_env is None else os.environ.get(token_env, "").strip()
+    # The token itself is never an argument: other users of the machine can read those.
+    token: str | None = None
+    if token_env is not None:
+        token = os.environ.get(token_env, "").strip()
     if token == "":
         raise ConfigError(
             f"--token-env {token_env}: there is no such environment variable, or it is empty; set it to a "
@@ -344,6 +356,10 @@ def push(
         )
     # Search, upload and commit; then secrets that were found in rows are reported.
     with counting("pushing") as counter:
+
+        def show_progress(progress: PushProgress) -> None:
+            counter.set(progress.bytes, progress.bytes_total)
+
         pushed = push_to_hub(
             store or default_store(),
             repo,
@@ -355,9 +371,7 @@ def push(
             dry_run=dry_run,
             scan_data=scan_data,
             strict=strict,
-            on_progress=lambda progress: counter.set(
-                progress.bytes, progress.bytes_total
-            ),
+            on_progress=show_progress,
         )
     if pushed.findings:
         _warn_of_secrets(pushed)
@@ -366,15 +380,18 @@ def push(
 
 
 def _warn_of_secrets(report: PushReport) -> None:
-    """Say on stderr how many sampled places look like secrets, and where; the text
-    itself is never shown.
+    """Say on stderr how many sampled places look like secrets, and list some.
+
+    The secret itself is never shown.
     """
     findings = report.findings
     kinds = Counter(finding.kind for finding in findings)
-    counts = ", ".join(f"{kind}: {number}" for kind, number in kinds.most_common())
+    counts = ", ".join(f"{kind}: {places}" for kind, places in kinds.most_common())
     places = numbers.plural(len(findings), "place")
     rows = numbers.plural(report.scanned_rows, "row")
-    verb = "looks" if len(findings) == 1 else "look"
+    verb = "look"
+    if len(findings) == 1:
+        verb = "looks"
     note(f"warning: {places} in {rows} of the data {verb} like secrets ({counts}):")
     for finding in findings[:_SHOWN_FINDINGS]:
         note(f"  {finding}")
@@ -383,9 +400,12 @@ def _warn_of_secrets(report: PushReport) -> None:
 def _push_in_words(report: PushReport) -> str:
     """Return the sentence about the outcome of a push."""
     version = f"{report.dataset} v{report.version}"
-    visibility = "private" if report.private else "public"
+    visibility = "public"
+    if report.private:
+        visibility = "private"
     place = f"{report.url} ({visibility}, {report.branch})"
     size = f"{numbers.plural(report.files, 'file')}, {numbers.size(report.bytes)}"
+    # A sentence says which of the files, the commit and the tag were there before.
     match report.outcome:
         case "unchanged":
             return f"{version} is at {report.url} already, as {report.tag}; nothing was sent"
@@ -394,6 +414,7 @@ def _push_in_words(report: PushReport) -> str:
         case "would tag":
             return f"{version} is already at {place}; a push would only set the tag {report.tag}"
         case "would push":
+            # Without a token a private repository looks as if it did not exist.
             repository = ""
             if report.created is None:
                 repository = ", which nobody without a token can see"
@@ -442,6 +463,7 @@ def report(
             none. Default: 64.
         serve: Serve the pages on 127.0.0.1 until Ctrl-C.
     """
+    # Without a name the report is that of the store.
     place = store or default_store()
     if name is None:
         return write_store_pages(
@@ -452,25 +474,24 @@ def report(
             "--include shows exports and statements in the lineage of a whole store, and the report of one version has "
             f"none; leave out {name}, or --include"
         )
+    # A report that is only served needs no file in this folder.
     if serve and output is None:
         return _serve_report(place, name, port)
     with working(f"writing the report of {printable(name)}"):
         path = write(place, output, name=name)
     size = path.stat().st_size
     record = {"path": str(path), "bytes": size}
-    emit(
-        record,
-        json,
-        lambda: stdout().print(f"{path}: {numbers.size(size)}", soft_wrap=True),
-    )
+    sentence = f"{path}: {numbers.size(size)}"
+    emit(record, json, lambda: stdout().print(sentence, soft_wrap=True))
     if serve:
         return _serve_report(place, name, port)
     return 0
 
 
 def _serve_report(store: str, name: str, port: int) -> int:
-    """Serve the report of a version from a folder of its own: nothing beside the
-    report may be read.
+    """Serve the report of a version from a folder of its own.
+
+    Other files beside the report must not be readable.
     """
     with TemporaryDirectory(prefix="tokenlake-report-") as folder:
         write(store, Path(folder, "index.html"), name=name)

@@ -34,6 +34,7 @@ from tokenlake.runtime.store.outputs import require_outside_stores
 from tokenlake.runtime.store.schemes import default_store
 
 FILE: Final = "tokenlake.yaml"
+"""Name of the configuration that `init` writes into a folder."""
 
 
 def init(
@@ -65,11 +66,10 @@ def init(
         type: Format of the files, if their names do not show it.
         seq_length: Number of tokens per packed row. Default: 2048.
     """
-    path = (
-        target
-        if target.suffix in (".yaml", ".yml") and not target.is_dir()
-        else target / FILE
-    )
+    # A name with the ending of YAML is the file itself, unless such a folder exists.
+    path = target / FILE
+    if target.suffix in (".yaml", ".yml") and not target.is_dir():
+        path = target
     _refuse_existing(path)
     require_outside_stores(path, "init")
     is_terminal = sys.stdin is not None and sys.stdin.isatty()  # pyright: ignore[reportUnnecessaryComparison]
@@ -88,20 +88,50 @@ def init(
     if tokenizer in ("", "later"):
         tokenizer = None
     if seq_length is None:
-        seq_length = _ask_seq_length() if may_ask else SEQ_LENGTH
+        seq_length = SEQ_LENGTH
+        if may_ask:
+            seq_length = _ask_seq_length()
     if not store:
-        store = (
-            _ask("Store for the versions?", default_store())
-            if may_ask
-            else default_store()
-        )
+        store = default_store()
+        if may_ask:
+            store = _ask("Store for the versions?", store)
 
     introspector = DatasetIntrospector(
         data, type=type, tokenizer=tokenizer, seq_length=seq_length
     )
     with working("looking into the data"):
         inspection = introspector.inspect()
-    text = _configuration(inspection, store)
+    _write_new(path, _configuration(inspection, store))
+
+    # The next commands, which need a tokenizer.
+    missing_option: str | None = None
+    if tokenizer is None:
+        missing_option = "default_tokenizer"
+    shown_path = shlex.quote(near(str(path)))
+    commands = [f"tokenlake plan {shown_path}", f"tokenlake run {shown_path}"]
+    if json:
+        print_json({"path": str(path), "missing": missing_option, "next": commands})
+        return 0
+    sentence = f"{near(str(path))} is written; its comments explain the findings."
+    if missing_option is not None:
+        sentence += f" First set {missing_option} in it."
+    console = stdout()
+    console.print(Text(sentence))
+    console.print(Text("\nNext", style="bold"))
+    for command in commands:
+        console.print(Text(command), soft_wrap=True)
+    return 0
+
+
+def _write_new(path: Path, text: str) -> None:
+    """Write a file that must not exist.
+
+    It is created, and never replaced: another program may have written it while the
+    data was inspected.
+
+    Raises:
+        ConfigError: The file exists, or cannot be written.
+    """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("x", encoding="utf-8") as file:
@@ -114,29 +144,9 @@ def init(
             f"{path} cannot be written: {error.strerror}; name another place"
         ) from error
 
-    missing = None if tokenizer else "default_tokenizer"
-    commands = [
-        f"tokenlake {command} {shlex.quote(near(str(path)))}"
-        for command in ("plan", "run")
-    ]
-    if json:
-        print_json({"path": str(path), "missing": missing, "next": commands})
-        return 0
-    sentence = f"{near(str(path))} is written; its comments explain the findings."
-    if missing:
-        sentence += f" First set {missing} in it."
-    console = stdout()
-    console.print(Text(sentence))
-    console.print(Text("\nNext", style="bold"))
-    for command in commands:
-        console.print(Text(command), soft_wrap=True)
-    return 0
-
 
 def _refuse_existing(path: Path) -> None:
-    """Raise ConfigError if a file, or a link, has the name of the configuration to
-    write.
-    """
+    """Raise ConfigError if a file or a link has the name of the configuration."""
     if path.exists() or path.is_symlink():
         raise ConfigError(
             f"{path} already exists and was not changed; name another file: tokenlake init FILE.yaml"
@@ -145,7 +155,9 @@ def _refuse_existing(path: Path) -> None:
 
 def _ask(question: str, default: str = "") -> str:
     """Ask until there is an answer; an empty one is the default."""
-    prompt = f"{question} [{default}] " if default else f"{question} "
+    prompt = f"{question} "
+    if default:
+        prompt = f"{question} [{default}] "
     while True:
         answer = input(prompt).strip() or default
         if answer:
@@ -153,9 +165,7 @@ def _ask(question: str, default: str = "") -> str:
 
 
 def _ask_seq_length() -> int:
-    """Ask for the number of tokens of a packed row until the answer is a whole
-    number above 0.
-    """
+    """Ask for the tokens of a packed row until the answer is a whole number above 0."""
     while True:
         answer = _ask("Tokens per packed row?", str(SEQ_LENGTH))
         if answer.isdecimal() and int(answer) > 0:
@@ -179,11 +189,14 @@ def _configuration(inspection: Inspection, store: str) -> str:
         raise SourceError(
             f"no dataset can be built from {source}; `tokenlake inspect {source}` prints the findings"
         )
+    # The dataset has the name of its first source. The store is added, because the
+    # proposal of `inspect` has none.
     name = yaml.safe_load(inspection.proposal)["datasets"][0]["name"]
     options = {"name": name, "save": {"output_dir": store}}
     save = yaml.safe_dump(options, sort_keys=False, allow_unicode=True)
     comment = "# Versions of the dataset `name` are written to this store; other commands read TOKENLAKE_STORE."
     text = f"{inspection.proposal.rstrip()}\n\n{comment}\n{save}"
+    # Loaded once, so that an error is found now and not at the first run.
     config = load_config(yaml.safe_load(text))
     raise_problems(ConfigError, store_problems(config, store) + store_not_yet(store))
     return text
@@ -232,9 +245,9 @@ def inspect(
         yaml: Print only the proposed configuration. Default: yes, unless stdout is a
             terminal.
     """
-    overrides = (
-        () if storage_options is None else (f"storage_options={storage_options}",)
-    )
+    overrides: tuple[str, ...] = ()
+    if storage_options is not None:
+        overrides = (f"storage_options={storage_options}",)
     with working("looking into the data"):
         inspection = inspect_source(
             source,
@@ -245,7 +258,11 @@ def inspect(
             rows=rows,
             tokenizer=tokenizer,
         )
-    prints_proposal = not sys.stdout.isatty() if yaml is None else yaml
+    # Redirected output is meant as a file, so that it is the proposal.
+    prints_proposal = yaml
+    if prints_proposal is None:
+        prints_proposal = not sys.stdout.isatty()
+    # The exit code of the full page is 0: it has stated the reason itself.
     if json:
         print_json(inspection.to_json())
     elif prints_proposal:
@@ -254,10 +271,10 @@ def inspect(
         _print_page(inspection, stdout())
         return 0
     # Facts that a user who redirects stdout must know.
-    fatal = sum(finding.fatal for finding in inspection.findings)
-    if fatal:
+    unreadable = len([finding for finding in inspection.findings if finding.fatal])
+    if unreadable:
         note(
-            f"note: {numbers.plural(fatal, 'file')} cannot be read; the comments state the reason"
+            f"note: {numbers.plural(unreadable, 'file')} cannot be read; the comments state the reason"
         )
     if not inspection.runnable:
         note(
@@ -265,7 +282,9 @@ def inspect(
         )
     elif tokenizer is None:
         note("note: the proposal names no tokenizer; add one, or use --tokenizer NAME")
-    return 0 if inspection.runnable or json else 1
+    if inspection.runnable or json:
+        return 0
+    return 1
 
 
 def schema() -> int:
@@ -282,10 +301,12 @@ def schema() -> int:
 def _print_page(inspection: Inspection, console: Console) -> None:
     """Print the files, the groups, the findings and the proposed configuration."""
     console.print(Text(" ".join(inspection.source), style="bold"))
-    lines = [
-        f"{numbers.plural(inspection.files, 'file')}, {numbers.size(inspection.bytes)}; sampled "
-        f"{numbers.count(inspection.looked_into)}, read {numbers.size(inspection.bytes_read)}"
-    ]
+    # 1. The source as a whole.
+    listed = (
+        f"{numbers.plural(inspection.files, 'file')}, {numbers.size(inspection.bytes)}"
+    )
+    sampled = f"sampled {numbers.count(inspection.looked_into)}"
+    lines = [f"{listed}; {sampled}, read {numbers.size(inspection.bytes_read)}"]
     if inspection.configs:
         lines.append(f"subsets: {', '.join(inspection.configs)}")
     if inspection.splits:
@@ -295,52 +316,62 @@ def _print_page(inspection: Inspection, console: Console) -> None:
             splits.append(f"{split.name} ({files}, {numbers.size(split.bytes)})")
         lines.append(f"splits: {', '.join(splits)}")
     console.print(Text("\n".join(lines)))
+    # 2. Its groups, then everything that a build would find.
     for group in inspection.groups:
         console.print()
         _print_group(group, console)
     if inspection.findings:
-        rows = [
-            (finding.file, finding.what) for finding in inspection.findings[:_FINDINGS]
-        ]
-        unlisted = len(inspection.findings) - _FINDINGS
-        if unlisted > 0:
-            rows.append(("...", f"{unlisted:,} more: --json lists them all"))
         console.print()
-        print_table(
-            Table((label("file", ""), label("what", "")), tuple(rows), "Findings"),
-            console,
-        )
+        print_table(_findings_table(inspection), console)
+
+    # 3. The proposal, indented, with dim comments.
     console.print()
     console.print(
         Text("Proposed configuration", style="bold"),
         Text("(--yaml prints it alone)", style="dim"),
     )
     for line in inspection.proposal.splitlines():
-        is_comment = line.lstrip().startswith("#")
-        indented = f"{'':{_INDENT}}{line}" if line else ""
-        console.print(Text(indented, style="dim" if is_comment else ""), soft_wrap=True)
+        style = ""
+        if line.lstrip().startswith("#"):
+            style = "dim"
+        indented = ""
+        if line:
+            indented = f"{'':{_INDENT}}{line}"
+        console.print(Text(indented, style=style), soft_wrap=True)
+
+
+def _findings_table(inspection: Inspection) -> Table:
+    """Return the first findings, and the number of the others."""
+    rows: list[tuple[str, str]] = []
+    for finding in inspection.findings[:_FINDINGS]:
+        rows.append((finding.file, finding.what))
+    unlisted = len(inspection.findings) - _FINDINGS
+    if unlisted > 0:
+        rows.append(("...", f"{unlisted:,} more: --json lists them all"))
+    columns = (label("file", ""), label("what", ""))
+    return Table(columns, tuple(rows), "Findings")
 
 
 def _print_group(group: Group, console: Console) -> None:
     """Print a group of files of one kind: size, texts, columns and sample records."""
     console.print(Text(group.name, style="bold"), Text(NAMES[group.kind], style="cyan"))
-    formats = ", ".join(
-        f"{name} {numbers.count(count)}" for name, count in group.formats.items()
-    )
-    files = numbers.plural(group.files, "file")
-    console.print(
-        Text(
-            f"{files} ({formats}), {numbers.size(group.bytes)}, {group.records_in_words}"
-        )
-    )
+    formats: list[str] = []
+    for form, form_files in group.formats.items():
+        formats.append(f"{form} {numbers.count(form_files)}")
+    files = f"{numbers.plural(group.files, 'file')} ({', '.join(formats)})"
+    stored = numbers.size(group.bytes)
+    console.print(Text(f"{files}, {stored}, {group.records_in_words}"))
     if group.text is not None:
-        column = f" in {group.text.column}" if group.has_columns else ""
+        # Plain text has one column, whose name nobody chose.
+        subject = "texts"
+        if group.has_columns:
+            subject = f"texts in {group.text.column}"
         characters = numbers.count(round(group.text.mean_characters))
         ascii_share = numbers.percent(group.text.ascii_share, 1.0, 1)
         measured = numbers.plural(group.text.records, "record")
         console.print(
             Text(
-                f"texts{column}: {characters} characters on average, {ascii_share} ASCII ({measured})"
+                f"{subject}: {characters} characters on average, {ascii_share} ASCII ({measured})"
             )
         )
 
@@ -348,7 +379,9 @@ def _print_group(group: Group, console: Console) -> None:
     tables: list[Table] = []
     if group.features and group.has_columns:
         tables.append(_columns(group))
-    limit = _VALUE_LINES * console.width if console.is_terminal else _PLAIN_CHARACTERS
+    limit = _PLAIN_CHARACTERS
+    if console.is_terminal:
+        limit = _VALUE_LINES * console.width
     for index, record in enumerate(group.sample):
         values = [(name, _value(value, limit)) for name, value in record.items()]
         tables.append(facts(values, f"record {index + 1}"))
@@ -358,21 +391,24 @@ def _print_group(group: Group, console: Console) -> None:
 
 
 def _columns(group: Group) -> Table:
-    """Return a table of the columns of some files: name, type, nulls, and the role
-    that each was taken for.
-    """
+    """Return a table of columns: name, type, nulls, and role."""
     mapping_by_column = {mapped.column: mapped for mapped in group.mapping.mapped}
     rows: list[tuple[str, ...]] = []
     for feature in group.features:
-        mapped = mapping_by_column.get(feature.name)
+        mapped_column = mapping_by_column.get(feature.name)
         role = ""
-        if mapped is not None:
-            role = mapped.role
+        if mapped_column is not None:
+            role = mapped_column.role
             # A column that is named like its role needs no explanation.
-            if mapped.how != "exact" or mapped.role != feature.name:
-                score = f" {mapped.score:.2f}" if mapped.how == "fuzzy" else ""
-                role = f"{mapped.role} ({mapped.how}{score})"
-        nulls = "possible" if feature.nullable else "no"
+            is_named_alike = mapped_column.role == feature.name
+            if mapped_column.how != "exact" or not is_named_alike:
+                reason = mapped_column.how
+                if mapped_column.how == "fuzzy":
+                    reason += f" {mapped_column.score:.2f}"
+                role = f"{mapped_column.role} ({reason})"
+        nulls = "no"
+        if feature.nullable:
+            nulls = "possible"
         rows.append((feature.name, feature.type, nulls, role))
     columns = (
         label("name", "column"),
@@ -384,10 +420,14 @@ def _columns(group: Group) -> Table:
 
 
 def _value(value: object, limit: int) -> str:
-    """Return a value on one line of at most `limit` characters, with a sign in place
-    of each line end.
+    """Return a value on one line of at most `limit` characters.
+
+    A sign is in the place of each line end.
     """
-    text = value if isinstance(value, str) else jsonlib.dumps(value, ensure_ascii=False)
+    if isinstance(value, str):
+        text = value
+    else:
+        text = jsonlib.dumps(value, ensure_ascii=False)
     line = printable(text.replace("\n", "\u21b5").replace("\t", " "))
     if len(line) <= limit:
         return line

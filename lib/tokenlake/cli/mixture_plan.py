@@ -1,5 +1,4 @@
-"""The plan of a mixture, or of a build of stored datasets, as `tokenlake plan` shows
-it.
+"""The plan of a mixture, or of a build of stored datasets, for `tokenlake plan`.
 
 A mixture of text takes two steps: each source becomes a dataset of tokens, and the
 mixture draws rows of these. Rows can be planned only once the tokens exist. Until then
@@ -46,8 +45,7 @@ from tokenlake.runtime.store.draws import open_mixture
 
 
 def plan_mixture(config: PipelineConfig, progress: RunProgress) -> MixturePlan:
-    """Plan the builds of tokens of a mixture, and the mixture itself if these tokens
-    exist.
+    """Plan the builds of tokens of a mixture, and the mixture if these tokens exist.
 
     Args:
         config: Configuration that mixes sources, or packs or copies stored datasets.
@@ -60,6 +58,8 @@ def plan_mixture(config: PipelineConfig, progress: RunProgress) -> MixturePlan:
     # Errors of the last step are found before inputs are read for the first ones.
     build = foresee(config)
 
+    # 1. The tokens of each source of text. Those that exist already are named with
+    # their version.
     text_plans: list[TextPlan] = []
     existing: dict[str, str] = {}  # source -> version that holds its tokens
     for source, step in steps.items():
@@ -68,7 +68,8 @@ def plan_mixture(config: PipelineConfig, progress: RunProgress) -> MixturePlan:
         if text_plan.version is not None:
             existing[source] = f"{text_plan.plan.dataset}@v{text_plan.version}"
 
-    last_plan = None
+    # 2. The mixture. Its rows are those of its parents, which must all exist.
+    last_plan: Plan | None = None
     if len(existing) == len(steps):
         progress.doing("planning the mixture")
         last_plan = planner.plan(last_step(config, existing), progress)
@@ -78,8 +79,7 @@ def plan_mixture(config: PipelineConfig, progress: RunProgress) -> MixturePlan:
 @final
 @dataclass(frozen=True, slots=True)
 class MixturePlan:
-    """The plans of all builds that a mixture consists of; of the last one as far as it
-    can be known.
+    """The plans of all builds of a mixture, as far as they can be known.
 
     Attributes:
         build: Resolved configuration of the last build. Its parents may not exist yet.
@@ -109,12 +109,16 @@ class MixturePlan:
                 "guess": self._guess(),
                 "notes": list(self.build.notes),
             }
+        # A build of stored datasets without a mixture has no forecast.
+        estimate: dict[str, Any] | None = None
+        if plan.forecast is not None:
+            estimate = plan.forecast.to_json()
         record["mixture"] = {
             "version": committed_version(plan),
             "fingerprint": plan.fingerprint,
             "units": len(plan.units),
             "input_bytes": plan.input_bytes,
-            "estimate": None if plan.forecast is None else plan.forecast.to_json(),
+            "estimate": estimate,
             "notes": list(plan.notes),
         }
         return record
@@ -124,20 +128,23 @@ class MixturePlan:
         lines: list[str] = []
         for text_plan in self.text_plans:
             lines += text_plan.notes()
-        lines += [
-            f"note: {note}"
-            for note in notes_on_disk(self.build.store, sum(self._expected_bytes()))
-        ]
+        output_bytes = sum(self._expected_bytes())
+        notes = notes_on_disk(self.build.store, output_bytes)
         if self.last_plan is not None:
-            return lines + [f"note: {note}" for note in self.last_plan.notes]
-        lines += [f"note: {note}" for note in self.build.notes]
-        lines += [f"note: {note}" for note in self._notes_on_splits()]
+            notes += self.last_plan.notes
+            return lines + [f"note: {note}" for note in notes]
+
+        # Before the tokens exist the notes are those of the configuration, and of a
+        # guess.
+        notes += self.build.notes
+        notes += self._notes_on_splits()
+        lines += [f"note: {note}" for note in notes]
         lines += [f"note (estimate): {note}" for note in self._notes_on_repetition()]
-        absent = ", ".join(
-            text_plan.source
-            for text_plan in self.text_plans
-            if text_plan.version is None
-        )
+        absent_sources: list[str] = []
+        for text_plan in self.text_plans:
+            if text_plan.version is None:
+                absent_sources.append(text_plan.source)
+        absent = ", ".join(absent_sources)
         lines.append(
             f"The mixture is planned row by row once the tokens of {absent} exist; a run builds them."
         )
@@ -145,6 +152,7 @@ class MixturePlan:
 
     def tables(self) -> list[Table]:
         """Return the table of the builds of tokens, and those of the mixture."""
+        # The builds of tokens share a table, with a row for each source.
         tables: list[Table] = []
         records: list[dict[str, Any]] = []
         for text_plan in self.text_plans:
@@ -166,6 +174,7 @@ class MixturePlan:
         mixture = self.build.mixture
         if mixture is None:
             return []
+        # Estimates of tokens give a guess of the draws, but not of the exact rows.
         tables: list[Table] = []
         guess = self._guess()
         if guess:
@@ -183,15 +192,13 @@ class MixturePlan:
     def _tables_of_plan(self, plan: Plan) -> list[Table]:
         """Return the tables about a last build that is planned."""
         version = committed_version(plan)
+        version_note = "to be built"
+        if version is not None:
+            version_note = f"v{version} exists, nothing to do"
         units = numbers.plural(len(plan.units), "unit")
         about_units = [
             ("units", f"{units}, {numbers.size(plan.input_bytes)} to read"),
-            (
-                "version",
-                "to be built"
-                if version is None
-                else f"v{version} exists, nothing to do",
-            ),
+            ("version", version_note),
             ("fingerprint", plan.fingerprint),
         ]
         mixture = self.build.mixture
@@ -203,6 +210,8 @@ class MixturePlan:
                 outcome.append(("rows", _packing(self.build)))
             return [facts([*outcome, *about_units], "Expected")]
 
+        # Packing decides how many sequences there are, so that their number is an
+        # estimate.
         if self.build.pack:
             rows = f"{approximately(forecast.sequences)} {_packing(self.build)}"
         else:
@@ -219,17 +228,16 @@ class MixturePlan:
         ]
         records: list[dict[str, Any]] = []
         for source, draw in forecast.to_json()["sources"].items():
-            weight = (
-                draw["asked"] if draw["asked_tokens"] is None else draw["asked_tokens"]
-            )
+            # Weights are configured by rows or by tokens.
+            weight = draw["asked"]
+            if draw["asked_tokens"] is not None:
+                weight = draw["asked_tokens"]
             records.append(draw | {"source": source, "asked": weight})
         draws = _draws_table(records, mixture.weights_by)
         return [draws, facts([*outcome, *about_units], "Expected")]
 
     def _output(self) -> list[tuple[str, str]]:
-        """Return the rows of a table about the bytes that a run writes, and the
-        space for them.
-        """
+        """Return the rows of a table about the bytes of a run, and the disk."""
         token_bytes, mixture_bytes = self._expected_bytes()
         parts: list[str] = []
         if token_bytes:
@@ -241,46 +249,45 @@ class MixturePlan:
         return [("output", ", ".join(parts)), *free_disk(self.build.store)]
 
     def _expected_bytes(self) -> tuple[int, int]:
-        """Return about how many bytes a run writes: of tokens, and of the mixture (0
-        where nothing can be said).
+        """Return about how many bytes a run writes: of tokens, and of the mixture.
 
-        A row of the mixture takes as many bytes per token as the source that it is
-        drawn from.
+        They are 0 where nothing can be said. A row of the mixture takes as many bytes
+        per token as the source that it is drawn from.
         """
+        # 1. Builds of tokens that do not exist yet.
         token_bytes = 0
         bytes_per_token: dict[str, float] = {}
         for text_plan in self.text_plans:
             expected = total(text_plan.estimates)
-            bytes_per_token[text_plan.source] = expected.output_bytes / max(
-                1, expected.tokens
-            )
+            expected_tokens = max(1, expected.tokens)
+            bytes_per_token[text_plan.source] = expected.output_bytes / expected_tokens
             if text_plan.version is None:
                 token_bytes += expected.output_bytes
-        drawn_tokens = {
-            record["source"]: record["drawn_tokens"] for record in self._guess()
-        }
+
+        # 2. Tokens that the mixture draws: planned, or guessed.
+        drawn_tokens: dict[str, int] = {}
         plan = self.last_plan
-        if plan is not None:
+        if plan is None:
+            for record in self._guess():
+                drawn_tokens[record["source"]] = record["drawn_tokens"]
+        else:
+            # Nothing is written of a version that exists.
             if plan.forecast is None or committed_version(plan) is not None:
                 return token_bytes, 0
-            drawn_tokens = {
-                name: source.drawn_tokens
-                for name, source in plan.forecast.sources.items()
-            }
+            for source_name, source in plan.forecast.sources.items():
+                drawn_tokens[source_name] = source.drawn_tokens
             for parent in plan.parents:
-                bytes_per_token[parent.name] = parent.totals.bytes / max(
-                    1, parent.totals.tokens
-                )
-        mixture_bytes = sum(
-            tokens * bytes_per_token.get(name, 0.0)
-            for name, tokens in drawn_tokens.items()
-        )
+                parent_tokens = max(1, parent.totals.tokens)
+                bytes_per_token[parent.name] = parent.totals.bytes / parent_tokens
+
+        # 3. Their bytes.
+        mixture_bytes = 0.0
+        for source_name, tokens in drawn_tokens.items():
+            mixture_bytes += tokens * bytes_per_token.get(source_name, 0.0)
         return token_bytes, round(mixture_bytes)
 
     def _notes_on_splits(self) -> list[str]:
-        """Return notes on splits of the token datasets that the mixture does not
-        read.
-        """
+        """Return notes on splits of token datasets that the mixture does not read."""
         if self.build.mixture is None:
             return []
         mixed_splits = {parent.name: parent.split for parent in self.build.parents}
@@ -294,10 +301,10 @@ class MixturePlan:
             unread.pop(mixed_split, None)
             if not unread:
                 continue
-            shares = [
-                f"{split} ({numbers.percent(part, 1.0)} of its documents)"
-                for split, part in unread.items()
-            ]
+            shares: list[str] = []
+            for split, split_share in unread.items():
+                percentage = numbers.percent(split_share, 1.0)
+                shares.append(f"{split} ({percentage} of its documents)")
             remedy = how_to_read_others(self.build.store, dataset, next(iter(unread)))
             notes.append(
                 f"{text_plan.source}: of {dataset} only {mixed_split} is mixed, not {', '.join(shares)}; {remedy}"
@@ -305,23 +312,22 @@ class MixturePlan:
         return notes
 
     def _notes_on_repetition(self) -> list[str]:
-        """Return a note for each source that the mixture probably repeats more often
-        than it may.
-        """
+        """Return a note for each source that the mixture probably repeats too often."""
         mixture = self.build.mixture
         guess = self._guess()
         if mixture is None or not guess:
             return []
-        available = {
-            record["source"]: (record["rows"], record["tokens"]) for record in guess
-        }
-        drawn_rows = {record["source"]: record["drawn_rows"] for record in guess}
+        available: dict[str, tuple[int, int]] = {}
+        drawn_rows: dict[str, int] = {}
+        for record in guess:
+            available[record["source"]] = (record["rows"], record["tokens"])
+            drawn_rows[record["source"]] = record["drawn_rows"]
         return missing(mixture, available, drawn_rows)
 
     def _guess(self) -> list[dict[str, Any]]:
         """Return about how many rows the mixture draws of each source, a record each.
 
-        The list is empty where some sources are stored already, or are too small for an
+        The list is empty if some sources are stored already, or are too small for an
         estimate.
         """
         mixture = self.build.mixture
@@ -335,6 +341,7 @@ class MixturePlan:
             # Such as too few tokens for `total_tokens`: a guess alone must not refuse a
             # plan.
             return []
+        # The draws, at the mean length of a source's rows.
         records: list[dict[str, Any]] = []
         for source, (rows, tokens) in sizes.items():
             row_count = drawn_rows[source]
@@ -351,8 +358,9 @@ class MixturePlan:
         return records
 
     def _estimated_sizes(self) -> dict[str, tuple[int, int]]:
-        """Return source -> about its number of rows and of tokens in the split that
-        is mixed; 0 if it is stored.
+        """Return source -> its estimated rows and tokens in the split that is mixed.
+
+        Both are 0 for a source that is stored already.
         """
         sizes: dict[str, tuple[int, int]] = {}
         splits: dict[str, str] = {}
@@ -365,34 +373,38 @@ class MixturePlan:
             tokens = 0.0
             # A stored version that is tokenized again may have several sources.
             for source in text_plan.plan.build.sources:
-                part = dict(source.splits).get(split, 0.0)
+                split_share = dict(source.splits).get(split, 0.0)
                 expected = text_plan.estimates[source.name]
-                rows += expected.documents * part
-                tokens += expected.tokens * part
+                rows += expected.documents * split_share
+                tokens += expected.tokens * split_share
             sizes[text_plan.source] = (round(rows), round(tokens))
         return sizes
 
     def _guessed_rows(
         self, mixture: MixStageConfig, sizes: Mapping[str, tuple[int, int]]
     ) -> dict[str, int]:
-        """Return source -> number of rows that a mixture in one lane draws; more lanes
-        change it by a few rows.
+        """Return source -> number of rows that a mixture in one lane draws.
+
+        More lanes change it by a few rows.
 
         Raises:
             ConfigError: The sources end before the mixture does.
         """
         # Packing adds an end-of-sequence token to each document.
-        added_tokens = 0 if self.build.pack is None else 1
-        tokens_per_row = [
-            Fraction(tokens, rows) + added_tokens for rows, tokens in sizes.values()
-        ]
-        opened = open_mixture(spec_of(mixture, sizes), to_end=True)
+        added_tokens = 0
+        if self.build.pack is not None:
+            added_tokens = 1
+        tokens_per_row: list[Fraction] = []
+        for rows, tokens in sizes.values():
+            tokens_per_row.append(Fraction(tokens, rows) + added_tokens)
+        stream = open_mixture(spec_of(mixture, sizes), to_end=True)
         total_rows = rows_of(
-            mixture, opened, epoch_rows(mixture, sizes), tokens_per_row, None
+            mixture, stream, epoch_rows(mixture, sizes), tokens_per_row, None
         )
-        if opened.rows is not None:
-            total_rows = min(total_rows, opened.rows)
-        counts = opened.drawn_before(total_rows)
+        # A mixture ends before its limit if its sources do.
+        if stream.rows is not None:
+            total_rows = min(total_rows, stream.rows)
+        counts = stream.drawn_before(total_rows)
         return {source: int(count) for source, count in zip(sizes, counts, strict=True)}
 
 
@@ -441,9 +453,8 @@ def _weights_in_words(mixture: MixStageConfig) -> str:
 
 
 def _end_in_words(mixture: MixStageConfig) -> str:
-    """Return when a mixture ends, and what happens to a source that is exhausted
-    before.
-    """
+    """Return the end of a mixture, and the effect of a source that ends before it."""
+    # One of three options limits a mixture; without any, its sources do.
     stop = STOPS[mixture.stop_strategy]
     if mixture.total_rows is not None:
         return f"after {numbers.count(mixture.total_rows)} rows; {stop}"
@@ -452,18 +463,20 @@ def _end_in_words(mixture: MixStageConfig) -> str:
     if isinstance(mixture.epochs, Mapping):
         ends: list[str] = []
         for source, epochs in mixture.epochs.items():
-            noun = "epoch" if epochs == 1 else "epochs"
+            noun = "epochs"
+            if epochs == 1:
+                noun = "epoch"
             ends.append(f"{epochs:g} {noun} of {source}")
         return f"after {', '.join(ends)}; {stop}"
     if mixture.epochs is not None:
-        factor = "" if mixture.epochs == 1 else f"{mixture.epochs:g} times "
+        factor = ""
+        if mixture.epochs != 1:
+            factor = f"{mixture.epochs:g} times "
         return f"after {factor}as many rows as all sources have; {stop}"
     return stop
 
 
 def _packing(build: ResolvedBuild) -> str:
-    """Return the width and the strategy of packed rows, such as ``of 2,048 tokens,
-    greedy``.
-    """
+    """Return the width and strategy of packed rows: ``of 2,048 tokens, greedy``."""
     assert build.pack is not None
     return f"of {numbers.count(build.width)} tokens, {build.pack.strategy}"

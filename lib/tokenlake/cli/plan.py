@@ -1,10 +1,6 @@
-"""``tokenlake plan``: what a run of a configuration would do, without writing
-anything.
-"""
+"""``tokenlake plan``: what a run of a configuration would do, without writing."""
 
 from __future__ import annotations
-
-from functools import partial
 
 from rich.text import Text
 
@@ -48,11 +44,15 @@ def plan(
     Exports and pushes to the Hub that would follow are listed with their targets. An
     export that a run would refuse is refused here, too.
     """
+    # The store of the command line is an override, as of a run.
     pipeline = load_config(config, with_store(set_, store))
     check_hooks(pipeline)
     with RunProgress("planning") as progress:
-        plan_builds = partial(plan_text, "") if pipeline.is_text_build else plan_mixture
-        build_plan = plan_builds(pipeline, progress)
+        # A build of text is one plan; anything else may be several.
+        if pipeline.is_text_build:
+            build_plan = plan_text("", pipeline, progress)
+        else:
+            build_plan = plan_mixture(pipeline, progress)
     exports = wanted_beside(pipeline)
     if json:
         print_json(build_plan.to_json() | {"exports": exports})

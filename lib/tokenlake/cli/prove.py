@@ -1,6 +1,4 @@
-"""``tokenlake prove``: a signed statement of the data that a checkpoint was trained
-on.
-"""
+"""``tokenlake prove``: a signed statement of the data of a checkpoint."""
 
 from __future__ import annotations
 
@@ -31,11 +29,12 @@ from tokenlake.runtime.proof.statement import (
 from tokenlake.runtime.store.outputs import require_outside_stores
 from tokenlake.runtime.store.schemes import default_store
 
+# Paths of the state of a loader in checkpoints: those of tl.Trainer and Orbax, of the
+# examples, of Orbax alone.
 _STATES: Final = ("data/metadata", "loader.json", "metadata")
-"""Where checkpoints keep the state of a loader: those of tl.Trainer and Orbax, of
-the examples, of Orbax alone.
-"""
-_TEXTS: Final = (".jsonl", ".json", ".parquet")
+_TEXTS: Final = (".jsonl", ".json", ".parquet")  # endings of evaluation sets in files
+
+# Columns of the tables of a statement.
 _SOURCES: Final = (
     label("name", "dataset"),
     number("rows"),
@@ -101,22 +100,25 @@ def prove(
     def open_version(version: str, split: str) -> Dataset:
         return open_dataset(url, version, split=split)
 
-    # Both ways need the takedown list. Checking takes a statement, signing a state and
-    # a key.
-    listed = None if takedown is None else Takedown.read(takedown)
+    # 1. Checking needs a statement, signing a state and a key; both need the takedown
+    #    list.
+    takedown_list: Takedown | None = None
+    if takedown is not None:
+        takedown_list = Takedown.read(takedown)
     if check is not None:
         if key or key_env or output or first_step or ngram != NGRAM:
             raise ConfigError(
                 "--check takes none of --key, --key-env, --first-step, --ngram and --output"
             )
         statement = _checked_statement(
-            check, public_key, state, open_version, listed, evaluation
+            check, public_key, state, open_version, takedown_list, evaluation
         )
     else:
         if state is None or public_key is not None:
             raise ConfigError(
                 "name the state of a loader and a key: STATE --key FILE; or --check STATEMENT --public-key KEY"
             )
+        # 2. Everything is read and checked before the long work begins.
         loader_state = _read_state(state)
         if output is not None:
             require_outside_stores(output, "--output")
@@ -128,10 +130,11 @@ def prove(
                 open_version,
                 signing_key,
                 first_step=first_step,
-                takedown=listed,
+                takedown=takedown_list,
                 evaluation=sets,
                 ngram=ngram,
             )
+        # The signature is of these very bytes, so that they are written unchanged.
         if output is None:
             Data().write(signed.decode())
             return 0
@@ -149,8 +152,7 @@ def _checked_statement(
     takedown: Takedown | None,
     evaluation: Iterable[str],
 ) -> dict[str, Any]:
-    """Return a statement of which the signature holds, and whose figures were computed
-    again.
+    """Return a statement whose signature holds, and whose figures were computed again.
 
     Args:
         path: File of the statement.
@@ -170,11 +172,14 @@ def _checked_statement(
             "--check needs --public-key: without it any key could have signed the statement"
         )
     signed = _read_file(path, "--check")
+    # The signature is checked first: evaluation sets are read by the state in the
+    # statement.
     signer = key_of(public_key)
-    sets = _evaluation_sets(
-        evaluation, read_statement(signed, signer)["state"], open_version
-    )
-    expected_state = None if state is None else _read_state(state)
+    signed_state = read_statement(signed, signer)["state"]
+    sets = _evaluation_sets(evaluation, signed_state, open_version)
+    expected_state: dict[str, Any] | None = None
+    if state is not None:
+        expected_state = _read_state(state)
     statement = check_statement(
         signed,
         signer,
@@ -190,8 +195,7 @@ def _checked_statement(
 
 
 def _signing_key(key: Path | None, key_env: str | None) -> str | dict[str, str]:
-    """Return the file of the private key, or a reference to an environment variable
-    that holds it.
+    """Return the file of the private key, or the environment variable that holds it.
 
     Raises:
         ConfigError: Neither option is given, or both.
@@ -206,35 +210,36 @@ def _signing_key(key: Path | None, key_env: str | None) -> str | dict[str, str]:
 
 
 def _read_state(path: Path) -> dict[str, Any]:
-    """Read the state of a loader from a file, a checkpoint, or the newest checkpoint in
-    a folder.
+    """Read the state of a loader from a file, or from the newest checkpoint.
 
     Raises:
         ConfigError: No state lies there, or it is not a JSON object.
     """
-    file = _state_file(path) if path.is_dir() else path
+    state_file = path
+    if path.is_dir():
+        state_file = _state_file(path)
     try:
-        return dict(_json.loads(_read_file(file, "state")))
+        return dict(_json.loads(_read_file(state_file, "state")))
     except (ValueError, TypeError) as error:
         raise ConfigError(
-            f"state {file}: it is not a JSON object ({error}); expected the result of get_state()"
+            f"state {state_file}: it is not a JSON object ({error}); expected the result of get_state()"
         ) from error
 
 
 def _state_file(folder: Path) -> Path:
-    """Return the file with the state in a checkpoint, or in the newest checkpoint of
-    a folder of checkpoints.
-    """
+    """Return the file with the state in a checkpoint, or in the newest of a folder."""
+
     # Names of checkpoints end with a step: 900 comes before 1000, so the length counts
     # first.
-    checkpoints = sorted(
-        folder.iterdir(), key=lambda entry: (len(entry.name), entry.name), reverse=True
-    )
+    def length_and_name(entry: Path) -> tuple[int, str]:
+        return len(entry.name), entry.name
+
+    checkpoints = sorted(folder.iterdir(), key=length_and_name, reverse=True)
     for checkpoint in [folder, *checkpoints]:
-        for name in _STATES:
-            file = checkpoint / name
-            if file.is_file():
-                return file
+        for relative_path in _STATES:
+            state_file = checkpoint / relative_path
+            if state_file.is_file():
+                return state_file
     raise ConfigError(
         f"state {folder}: this folder contains no checkpoint with the state of a loader; expected one of "
         f"{', '.join(_STATES)} in it or in a folder of it, or the file itself"
@@ -269,10 +274,10 @@ def _evaluation_sets(
     Raises:
         ConfigError: A definition has another form, or a name comes twice.
     """
-    sets: dict[str, EvaluationSet] = {}
+    evaluation_sets: dict[str, EvaluationSet] = {}
     for definition in definitions:
-        name, equals, place = definition.partition("=")
-        if not (name and equals and place) or name in sets:
+        set_name, equals, place = definition.partition("=")
+        if not (set_name and equals and place) or set_name in evaluation_sets:
             raise ConfigError(
                 f"--evaluation: got {definition!r}, must be NAME=FILE or NAME=DATASET@v1/SPLIT, each name once"
             )
@@ -281,55 +286,54 @@ def _evaluation_sets(
             first_source = next(iter(state["sources"].values()))
             version, _, split = first_source["dataset"].rpartition("/")
             tokenizer = open_version(version, split).tokenizer
-            sets[name] = EvaluationSet.of_texts(Path(place), tokenizer)
+            evaluation_sets[set_name] = EvaluationSet.of_texts(Path(place), tokenizer)
             continue
+        # A split of a version, whose ids are compared as they are.
         version, slash, split = place.partition("/")
         if not slash:
             raise ConfigError(
-                f"--evaluation: got {definition!r}, must name a split, as in {name}={version}/validation"
+                f"--evaluation: got {definition!r}, must name a split, as in {set_name}={version}/validation"
             )
-        sets[name] = EvaluationSet.of_dataset(open_version(version, split))
-    return sets
+        evaluation_sets[set_name] = EvaluationSet.of_dataset(
+            open_version(version, split)
+        )
+    return evaluation_sets
 
 
 def _print_statement(statement: dict[str, Any]) -> None:
-    """Print the steps, sources, takedown list and evaluation sets of a statement as
-    tables.
-    """
-    first, end = statement["steps"]
-    steps = f"{count(first)} to {count(end - 1)}" if first < end else "none"
+    """Print the steps, sources, takedown list and evaluation sets of a statement."""
+    first_step, end_step = statement["steps"]
+    steps = "none"
+    if first_step < end_step:
+        steps = f"{count(first_step)} to {count(end_step - 1)}"
     rows = [("steps", steps), ("public key", statement["public_key"])]
     if statement["takedown"] is not None:
         rows.append(("takedown", _takedown_in_words(statement["takedown"])))
 
     # Epochs of a source: whole ones, and the rest as a fraction of its rows.
     sources: list[dict[str, Any]] = []
-    for name, source in statement["sources"].items():
+    for source_name, source in statement["sources"].items():
         repetitions = source["repetitions"]
         epochs = repetitions["whole"] + repetitions["rest"] / repetitions["of"]
-        version = statement["datasets"][name]["name"]
-        sources.append(
-            source | {"name": name, "epochs": f"{epochs:.3f}", "version": version}
-        )
+        version = statement["datasets"][source_name]["name"]
+        record = {"name": source_name, "epochs": f"{epochs:.3f}", "version": version}
+        sources.append(source | record)
     tables = [facts(rows), Table.of(_SOURCES, sources)]
 
+    # Evaluation sets are searched only on request.
     overlap = statement["overlap"]
     if overlap is not None:
-        sets = [
-            evaluation_set | {"name": name}
-            for name, evaluation_set in overlap["sets"].items()
-        ]
-        title = (
-            f"{overlap['n']}-grams in {plural(overlap['rows'], 'row')} that were read"
-        )
-        tables.append(Table.of(_SETS, sets, title))
+        evaluation_sets: list[dict[str, Any]] = []
+        for set_name, evaluation_set in overlap["sets"].items():
+            evaluation_sets.append(evaluation_set | {"name": set_name})
+        rows_read = plural(overlap["rows"], "row")
+        title = f"{overlap['n']}-grams in {rows_read} that were read"
+        tables.append(Table.of(_SETS, evaluation_sets, title))
     print_tables(tables)
 
 
 def _takedown_in_words(takedown: dict[str, Any]) -> str:
-    """Return how many documents a takedown list has, and at which steps they were
-    delivered.
-    """
+    """Return the documents of a takedown list, and the steps that delivered them."""
     documents = plural(takedown["documents"], "document")
     stored = f"{documents}, {count(takedown['stored'])} of them stored"
     if takedown["first_step"] is None:

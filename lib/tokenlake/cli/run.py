@@ -103,15 +103,14 @@ def run_build(
     observed = importlib.import_module("tokenlake.etl.observability.build")
     try:
         with observed.RunProgress("planning") as progress:
-
+            # Without a worker such a run waits for ever, so that the command to start
+            # one comes at once. Events are imported by the build, and not before.
             def watch(event: Any) -> None:
-                if (
-                    executor == "store"
-                    and type(event).__name__ == "BuildPlanned"
-                    and event.pending
-                ):
+                is_plan = type(event).__name__ == "BuildPlanned"
+                if executor == "store" and is_plan and event.pending:
+                    build_name = f"{event.dataset}@v{event.version}"
                     note(
-                        f"waiting for workers: tokenlake work {event.dataset}@v{event.version} --store STORE"
+                        f"waiting for workers: tokenlake work {build_name} --store STORE"
                     )
                 progress(event)
 
@@ -127,25 +126,25 @@ def run_build(
                     config, overrides=overrides, on_start=starting, **options
                 )
             else:
-                request = importlib.import_module("tokenlake.config").load_config(
-                    config, overrides
-                )
+                load_config = importlib.import_module("tokenlake.config").load_config
                 build = importlib.import_module("tokenlake.etl.runner").build_dataset
-                watch(
-                    importlib.import_module("tokenlake.etl.events").BuildRequested(
-                        request.observability
-                    )
-                )
+                events = importlib.import_module("tokenlake.etl.events")
+                request = load_config(config, overrides)
+                # The event has the options of the display, before anything is planned.
+                watch(events.BuildRequested(request.observability))
                 with observed.measured(request.observability, watch) as watcher:
                     result = build(
                         request, workers=workers, executor=executor, on_event=watcher
                     )
     except ModuleNotFoundError as error:
-        missing = (error.name or "").partition(".")[0]
-        if not prefect or missing not in _FLOWS:
+        missing_package = (error.name or "").partition(".")[0]
+        if not prefect or missing_package not in _FLOWS:
             raise  # the library alone needs it, too
-        raise MissingExtraError(_NO_PREFECT.format(missing=missing)) from error
+        message = _NO_PREFECT.format(missing=missing_package)
+        raise MissingExtraError(message) from error
     except (KeyboardInterrupt, CancelledError):
+        # The same command resumes the build: finished units are found by their
+        # fingerprints.
         command = shlex.join(["tokenlake", *sys.argv[1:]])
         raise CancelledError(
             f"finished units are kept. To resume:  {command}"
@@ -203,8 +202,9 @@ def print_summary(result: BuildResult, tallies: Sequence[RunTally], json: bool) 
 
 
 def _loss_share(result: BuildResult) -> LossShare | None:
-    """Return the share of the tokens that counts toward the loss; None where no loss
-    mask is stored on this machine.
+    """Return the share of the tokens that counts toward the loss.
+
+    It is None if no loss mask is stored on this machine: a bucket would be read.
     """
     root = _store_of(result)
     if not is_local(root):
@@ -228,7 +228,8 @@ def _steps(tallies: Sequence[RunTally]) -> Table:
         number("written", "tokens"),
         number("seconds", "time", numbers.duration),
     ]
-    return Table.of(columns, [_step_record(tally) for tally in tallies], "Steps")
+    records = [_step_record(tally) for tally in tallies]
+    return Table.of(columns, records, "Steps")
 
 
 def _step_record(tally: RunTally) -> dict[str, Any]:
@@ -249,18 +250,21 @@ def _print(
     result: BuildResult, tallies: Sequence[RunTally], share: LossShare | None
 ) -> None:
     """Print a finished run for people: the version, the work, and the next commands."""
+    # 1. The version, and the work of this run.
     manifest = result.manifest
     console = stdout()
     heading = (f"{result.dataset} v{result.version}", "bold")
-    console.print(
-        Text.assemble(heading, f" {_OUTCOMES.get(result.status, 'committed')}\n")
-    )
+    outcome = _OUTCOMES.get(result.status, "committed")
+    console.print(Text.assemble(heading, f" {outcome}\n"))
     headline: list[Any] = [*dataset.headline(manifest).rows]
     if share is not None:
         headline.append(("loss", share.in_words()))
     headline.append(("work", _work(result, tallies[-1])))
     headline.append(("path", near(result.path)))
-    headline += [("export", near(place)) for place in result.exports]
+    for place in result.exports:
+        headline.append(("export", near(place)))
+
+    # 2. Builds, shares and audit.
     tables = [facts(headline)]
     if len(tallies) > 1:
         tables.append(_steps(tallies))
@@ -272,22 +276,20 @@ def _print(
         tables.append(listed(notes, "Notes"))
     print_tables(tables)
 
-    # Commands that work as printed, from this folder; and lines of Python that train,
-    # anywhere on this machine.
+    # 3. Commands that work as printed, from this folder; and lines of Python that
+    #    train, anywhere on this machine.
     root = _store_of(result)
-    is_default_store = Path(default_store()).expanduser().resolve() == Path(root)
-    store_option = "" if is_default_store else f" --store {shlex.quote(near(root))}"
+    store_option = ""
+    if Path(default_store()).expanduser().resolve() != Path(root):
+        store_option = f" --store {shlex.quote(near(root))}"
     # A name without a number is the newest version. A build that was resumed, or
     # existed already, may be older.
-    name = (
-        result.dataset
-        if result.status == "built"
-        else f"{result.dataset}@v{result.version}"
-    )
-    commands = [
-        f"tokenlake {command} {name}{store_option}"
-        for command in ("peek", "report", "verify")
-    ]
+    name = f"{result.dataset}@v{result.version}"
+    if result.status == "built":
+        name = result.dataset
+    commands: list[str] = []
+    for command in ("peek", "report", "verify"):
+        commands.append(f"tokenlake {command} {name}{store_option}")
     _print_lines("Next", commands)
     _print_lines("Train", training_lines(root, manifest))
 

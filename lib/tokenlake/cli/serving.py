@@ -15,6 +15,8 @@ from tokenlake.etl.reports import serve_folder
 from tokenlake.etl.reports.terminal import stdout
 
 DEFAULT_PORT: Final = 8765
+"""Port of the server, if the user names none."""
+
 Port: TypeAlias = Annotated[
     int,
     Parameter(
@@ -39,7 +41,9 @@ def serve_until_interrupt(folder: Path, port: int, page: str = "") -> int:
     # A browser may be faster than this thread: Ctrl-C is the usual end from the first
     # moment on.
     with suppress(KeyboardInterrupt), serve_folder(folder, port) as url:
-        stdout().print(f"{url}{quote(page)}", soft_wrap=True)
+        # The URL is the last output: whoever has read it may press Ctrl-C at once.
         note("Ctrl-C ends the server")
+        stdout().print(f"{url}{quote(page)}", soft_wrap=True)
+        # The server is a thread: this one waits for the interrupt.
         threading.Event().wait()
     return 0

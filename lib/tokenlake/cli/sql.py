@@ -10,7 +10,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 import duckdb
 import pyarrow as pa
@@ -30,7 +30,7 @@ from tokenlake.cli.console import (
 from tokenlake.errors import ConfigError, TokenlakeError
 from tokenlake.etl.reports import Column, Table, label
 from tokenlake.etl.reports.terminal import print_tables
-from tokenlake.query.relation_names import relations
+from tokenlake.query.relation_names import Relation, relations
 from tokenlake.query.session import sql as answer_of
 from tokenlake.query.views import quoted
 from tokenlake.runtime.store.address import open_store
@@ -39,6 +39,7 @@ from tokenlake.runtime.store.catalog import Catalog
 from tokenlake.runtime.store.layout import Layout
 from tokenlake.runtime.store.schemes import default_store
 
+# Prompts of a statement and of its further lines.
 _FIRST: Final = "sql> "
 _MORE: Final = "...> "
 _WELCOME: Final = r"Statements end with a semicolon. \d lists what there is, \d NAME its columns. Ctrl-D ends."
@@ -60,8 +61,13 @@ def converse(
     unfinished = ""  # lines of a statement without its semicolon
     while True:
         try:
-            line = read(_MORE if unfinished.strip() else _FIRST)
-            if _backslash_command(line) and not unfinished.strip():
+            is_first_line = not unfinished.strip()
+            if is_first_line:
+                line = read(_FIRST)
+            else:
+                line = read(_MORE)
+            # Inside of a statement a backslash is a part of it.
+            if is_first_line and _backslash_command(line):
                 statements = [line]
                 unfinished = ""
             else:
@@ -97,8 +103,10 @@ def run_command(statement: str, run: Callable[[str | None], None]) -> None:
     if name is None:
         run(None)
         return
-    is_quoted = name.startswith('"')
-    run(f"describe {name if is_quoted else quoted(name)}")
+    # Names with other characters need quotes, which nobody types at a prompt.
+    if not name.startswith('"'):
+        name = quoted(name)
+    run(f"describe {name}")
 
 
 def _backslash_command(line: str) -> re.Match[str] | None:
@@ -107,32 +115,36 @@ def _backslash_command(line: str) -> re.Match[str] | None:
 
 
 def split_statements(text: str) -> tuple[list[str], str]:
-    """Return the statements of a text that end with a semicolon, without it, and the
-    unfinished rest.
+    """Return the statements of a text, and the unfinished rest.
+
+    A statement ends with a semicolon, which is left out.
 
     A semicolon in a string, a quoted name or a comment ends nothing. Comments alone are
     no statement.
     """
-    raw = text.encode()
+    text_bytes = text.encode()
     statements: list[str] = []
     start = 0  # byte offset of the current statement
     is_blank = True  # as long as the current statement consists of comments
     for offset, kind in duckdb.tokenize(text):  # offsets are of bytes
-        if kind == duckdb.token_type.operator and raw[offset : offset + 1] == b";":
+        if (
+            kind == duckdb.token_type.operator
+            and text_bytes[offset : offset + 1] == b";"
+        ):
             if not is_blank:
-                statements.append(raw[start:offset].decode().strip())
+                statements.append(text_bytes[start:offset].decode().strip())
             start = offset + 1
             is_blank = True
         elif kind != duckdb.token_type.comment:
             is_blank = False
-    rest = "" if is_blank else raw[start:].decode()
-    return statements, rest
+    unfinished = ""
+    if not is_blank:
+        unfinished = text_bytes[start:].decode()
+    return statements, unfinished
 
 
 def with_history(action: Callable[[], None]) -> None:
-    """Run an action with the lines of earlier prompts in the history, and save those
-    of this one.
-    """
+    """Run an action with the lines of earlier prompts, and save those of this one."""
     try:
         import readline  # not every Python has it
     except ImportError:
@@ -141,7 +153,7 @@ def with_history(action: Callable[[], None]) -> None:
     path = Path(default_folder()) / "sql_history"
     with suppress(OSError):
         readline.read_history_file(path)
-    readline.set_history_length(1000)
+    readline.set_history_length(_SAVED_LINES)
     try:
         action()
     finally:
@@ -150,8 +162,9 @@ def with_history(action: Callable[[], None]) -> None:
             readline.write_history_file(path)
 
 
-_SHOWN_ROWS = 200
-_SHOWN_CELL = 400
+_SHOWN_ROWS = 200  # of a result on a terminal
+_SHOWN_CELL = 400  # characters of a value: a row of tokens has thousands
+_SAVED_LINES = 1000  # of the history
 
 
 def sql(
@@ -179,6 +192,7 @@ def sql(
     """
     if json and csv:
         raise ConfigError("--json and --csv: give one of them")
+    # A statement, a prompt, or statements from a file.
     answer = partial(_answer, open_store(store or default_store()), json, csv)
     if statement is not None:
         answer(statement)
@@ -195,10 +209,11 @@ def _piped_statements() -> list[str]:
     text = ""
     # A closed input, or one that cannot be read, holds no statements.
     with suppress(OSError):
-        text = sys.stdin.read() if sys.stdin else ""
-    statements, rest = split_statements(text)
-    if rest:
-        statements.append(rest)
+        if sys.stdin:
+            text = sys.stdin.read()
+    statements, unfinished = split_statements(text)
+    if unfinished:
+        statements.append(unfinished)
     return statements
 
 
@@ -225,43 +240,47 @@ def _print_csv(result: pa.Table) -> None:
     writer.writerow(result.column_names)
     for batch in result.to_batches():
         for row in batch.to_pylist():
-            writer.writerow([_plain(value) for value in row.values()])
+            plain_values = [_plain(value) for value in row.values()]
+            writer.writerow(plain_values)
 
 
 def _print_table(result: pa.Table) -> None:
-    """Print the first rows of a result as a table, and on stderr how many there are
-    in all.
-    """
+    """Print the first rows of a result as a table, and the number of rows on stderr."""
+    # Numbers stand on the right, as in all tables.
     columns: list[Column] = []
     for field in result.schema:
-        kind: pa.DataType = field.type
-        is_number = (
-            pa.types.is_integer(kind)
-            or pa.types.is_floating(kind)
-            or pa.types.is_decimal(kind)
-        )
-        columns.append(
-            Column(field.name, field.name, _cell, "right" if is_number else "left")
-        )
-    rows = tuple(
-        tuple(row.values()) for row in result.slice(0, _SHOWN_ROWS).to_pylist()
-    )
-    print_tables([Table(tuple(columns), rows)])
+        align: Literal["left", "right"] = "left"
+        if _is_number(field.type):
+            align = "right"
+        columns.append(Column(field.name, field.name, _cell, align))
+    rows: list[tuple[object, ...]] = []
+    for row in result.slice(0, _SHOWN_ROWS).to_pylist():
+        rows.append(tuple(row.values()))
+    print_tables([Table(tuple(columns), tuple(rows))])
     if result.num_rows > _SHOWN_ROWS:
         row_count = plural(result.num_rows, "row")
         note(f"the first {_SHOWN_ROWS} of {row_count}: --json or --csv prints them all")
 
 
+def _is_number(column_type: pa.DataType) -> bool:
+    """Return True for an Arrow type of numbers."""
+    is_integer = pa.types.is_integer(column_type)
+    is_float = pa.types.is_floating(column_type)
+    return is_integer or is_float or pa.types.is_decimal(column_type)
+
+
 def _print_relations(catalog: Catalog, as_json: bool) -> None:
-    """Print the tables and views of a store; a view of quarantined records only if
-    there are any.
+    """Print the tables and views of a store.
+
+    A view of quarantined records is listed only if there are any.
     """
     records: list[dict[str, str]] = []
+
     # Views of datasets come first, then the tables about the store.
-    views_first = sorted(
-        relations(catalog).values(),
-        key=lambda relation: (relation.kind == "table", relation.name),
-    )
+    def kind_and_name(relation: Relation) -> tuple[bool, str]:
+        return relation.kind == "table", relation.name
+
+    views_first = sorted(relations(catalog).values(), key=kind_and_name)
     for relation in views_first:
         if relation.kind == "quarantine":
             layout = Layout(relation.dataset, relation.version)
@@ -274,9 +293,11 @@ def _print_relations(catalog: Catalog, as_json: bool) -> None:
         return
     rows: list[tuple[str, str]] = []
     for record in records:
+        # Quoted where SQL needs it, so that a name can be copied.
         name = record["name"]
-        sql_name = name if name.isidentifier() else f'"{name}"'
-        rows.append((sql_name, record["about"]))
+        if not name.isidentifier():
+            name = f'"{name}"'
+        rows.append((name, record["about"]))
     print_tables([Table((label("name"), label("about")), tuple(rows))])
 
 
@@ -288,9 +309,7 @@ def _plain(value: object) -> object:
 
 
 def _cell(value: object) -> str:
-    """Return a value as the text of a cell, at most so long that a table stays
-    readable.
-    """
+    """Return a value as the text of a cell, which is cut if it is long."""
     if isinstance(value, float):
         return f"{value:.6g}"
     text = str(_plain(value))

@@ -29,7 +29,7 @@ def write_store_pages(
     port: int,
     json: bool,
 ) -> int:
-    """Write the pages of a store, print a summary, and serve them if that is wanted.
+    """Write the pages of a store, print a summary, and serve them on request.
 
     Args:
         store: Path or URL of the store.
@@ -50,6 +50,7 @@ def write_store_pages(
         )
     record = asdict(report) | {"index": str(report.index)}
     emit(record, json, lambda: stdout().print(_summary(report), soft_wrap=True))
+    # The summary must be visible before the server waits.
     if not serve:
         return 0
     sys.stdout.flush()
@@ -57,7 +58,8 @@ def write_store_pages(
 
 
 def _summary(report: StoreReport) -> str:
-    """Return the lines about the pages."""
+    """Return the lines about the pages; parts that are not there have none."""
+    # Pages of versions are written once, so that most of them are often unchanged.
     unchanged = report.versions - report.written
     lines = [
         f"{near(str(report.index))}: {numbers.plural(report.versions, 'version')}, "
@@ -78,10 +80,9 @@ def _summary(report: StoreReport) -> str:
 
 @contextmanager
 def _phases() -> Generator[OnProgress]:
-    """Show the current phase and its progress on a terminal, as ``reading manifests:
-    12 of 200``.
-    """
+    """Show the current phase on a terminal, as ``reading manifests: 12 of 200``."""
     console = stderr()
+    # A file or a pipe gets no progress: the summary says all.
     if not console.is_terminal:
         yield lambda phase, done, total: None
         return

@@ -22,14 +22,17 @@ from typing import TYPE_CHECKING, Final, TextIO, final
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
+# Errors that mean that the reader of a pipe or a socket has left.
 _NOBODY: Final = frozenset({errno.EPIPE, errno.ECONNRESET})
 _UTF8: Final = "utf-8"
 
 
 @final
 class Outlet(io.RawIOBase):
-    """A descriptor that takes everything; after an error it keeps the error and
-    drops the rest.
+    """A descriptor that takes everything.
+
+    After an error it keeps the error and drops the rest: the command goes on, and its
+    exit code does not depend on the reader.
     """
 
     def __init__(self, descriptor: int) -> None:
@@ -60,6 +63,7 @@ def take_over() -> Outlet:
     Closed descriptors are opened on the null device: the next file to be opened would
     get their number, and with it the output of a library.
     """
+    # Standard input is only opened, so that its number is taken.
     if sys.stdin is None:  # pyright: ignore[reportUnnecessaryComparison] - it is where descriptor 0 is closed
         os.open(os.devnull, os.O_RDONLY)
     outlet, sys.stdout = _opened(sys.stdout)
@@ -68,8 +72,9 @@ def take_over() -> Outlet:
 
 
 def output_problem(outlet: Outlet) -> str | None:
-    """Flush the output and return the error that kept it from being written; None if
-    its reader left.
+    """Flush the output and return the error that kept it from being written.
+
+    It is None if the reader left: that is no error of this program.
     """
     sys.stdout.flush()
     if outlet.error is None or outlet.error.errno in _NOBODY:
@@ -77,21 +82,30 @@ def output_problem(outlet: Outlet) -> str | None:
     return f"cannot write to standard output: {outlet.error.strerror}"
 
 
-def _opened(old: TextIO | None) -> tuple[Outlet, io.TextIOWrapper]:
-    outlet = Outlet(os.open(os.devnull, os.O_WRONLY) if old is None else old.fileno())
-    encoding = _UTF8 if old is None else old.encoding
-    is_line_buffered = outlet.isatty() or old is sys.stderr
+def _opened(stream: TextIO | None) -> tuple[Outlet, io.TextIOWrapper]:
+    """Return an outlet in the place of a stream, and the text stream that writes to it.
+
+    A stream that was closed from the beginning is the null device.
+    """
+    if stream is None:
+        outlet = Outlet(os.open(os.devnull, os.O_WRONLY))
+        encoding = _UTF8
+    else:
+        outlet = Outlet(stream.fileno())
+        encoding = stream.encoding
+    is_line_buffered = outlet.isatty() or stream is sys.stderr
     # Not the error handler of the old stream: "strict" fails on characters that a
     # terminal lacks.
     errors = "backslashreplace"
     buffer = io.BufferedWriter(outlet)
-    return outlet, io.TextIOWrapper(
+    text_stream = io.TextIOWrapper(
         buffer, encoding, errors, line_buffering=is_line_buffered
     )
+    return outlet, text_stream
 
 
 def can_show(text: str, stream: TextIO) -> bool:
-    """Return whether the encoding of a stream has all characters of a text.
+    """Return True if the encoding of a stream has all characters of a text.
 
     A character that comes back as another one does not count: Shift JIS writes a yen
     sign as the byte of a backslash.
@@ -104,35 +118,38 @@ def can_show(text: str, stream: TextIO) -> bool:
 
 
 def encodable_json(text: str, stream: TextIO) -> str:
-    """Return JSON in which characters that the encoding of a stream lacks are
-    escaped: ``\\u00e9``.
+    """Return JSON without characters that the encoding of a stream lacks.
+
+    They are escaped: ``\\u00e9``.
     """
+    # One test of the whole text is enough in nearly all cases.
     if can_show(text, stream):
         return text
     characters: list[str] = []
     for character in text:
-        escaped = (
-            character if can_show(character, stream) else json.dumps(character)[1:-1]
-        )
-        characters.append(escaped)
+        if not can_show(character, stream):
+            character = json.dumps(character)[1:-1]
+        characters.append(character)
     return "".join(characters)
 
 
 def restart_with_utf8() -> None:
-    """Start this program again where Python takes names of files for something else
-    than UTF-8.
+    """Start this program again if Python does not take names of files for UTF-8.
 
     That is so with ``LC_ALL=C PYTHONUTF8=0`` alone. A name such as ``größe.jsonl`` in a
     configuration would not be the one on the disk. The terminal keeps its encoding.
     """
     if codecs.lookup(sys.getfilesystemencoding()).name == _UTF8 or sys.flags.utf8_mode:
         return
-    output = sys.stdout or sys.stderr
+    # The streams keep the encoding of the terminal, unless the user has set another.
+    stream = sys.stdout or sys.stderr
+    encoding = _UTF8
+    if stream:
+        encoding = stream.encoding
     environment = {
-        "PYTHONIOENCODING": f"{output.encoding if output else _UTF8}:backslashreplace",
+        "PYTHONIOENCODING": f"{encoding}:backslashreplace",
         **os.environ,
         "PYTHONUTF8": "1",  # for the workers, too
     }
-    os.execve(
-        sys.executable, [sys.executable, "-X", "utf8", *sys.orig_argv[1:]], environment
-    )
+    arguments = [sys.executable, "-X", "utf8", *sys.orig_argv[1:]]
+    os.execve(sys.executable, arguments, environment)

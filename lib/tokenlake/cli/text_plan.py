@@ -1,5 +1,6 @@
-"""The plan of a build of text as `tokenlake plan` shows it: inputs, long documents,
-and the expected output.
+"""The plan of a build of text, for `tokenlake plan`.
+
+It shows the inputs, the treatment of long documents, and the expected output.
 """
 
 from __future__ import annotations
@@ -46,7 +47,11 @@ def plan_text(source: str, config: PipelineConfig, progress: RunProgress) -> Tex
         progress: Display of the steps.
     """
     plan = planner.plan(config, progress)
-    subject = f"{source} from a sample" if source else "from a sample"
+    # A sample of each source is tokenized, which takes time, so that the source is
+    # named.
+    subject = "from a sample"
+    if source:
+        subject = f"{source} from a sample"
     progress.doing(f"estimating {subject}")
     return TextPlan(source, committed_version(plan), plan, estimate(plan))
 
@@ -58,19 +63,17 @@ def committed_version(plan: Plan) -> int | None:
 
 
 def approximately(value: float, margin: float | None = None) -> str:
-    """Return an estimate as text: ``~1.23 M``, or ``~1.23 M ±8%`` where its margin is
-    known.
+    """Return an estimate as text: ``~1.23 M``, or ``~1.23 M ±8%`` with its margin.
 
     Args:
         value: Estimate.
-        margin: Half of the range that probably holds the true number; None where it is
-            not known.
+        margin: Half of the range that probably holds the true number; None if unknown.
     """
     return f"~{numbers.short(value)}{margin_in_percent(value, margin)}"
 
 
 def margin_in_percent(value: float, margin: float | None) -> str:
-    """Return the text `` ±8%`` of a margin; an empty text where it is not known.
+    """Return the text `` ±8%`` of a margin; an empty text if it is unknown.
 
     Args:
         value: Estimate.
@@ -119,9 +122,8 @@ class TextPlan:
         }
 
     def tables(self) -> list[Table]:
-        """Return the tables of the inputs, of the policy for long documents, and of
-        the expected output.
-        """
+        """Return the tables of inputs, long documents, and the expected output."""
+        # Each source has its own treatment of long documents, with its own cost.
         policies: list[tuple[str, str]] = []
         for source in self.build.sources:
             expected = self.estimates[source.name]
@@ -134,23 +136,25 @@ class TextPlan:
                 masked=source.texts.masked,
             )
             policies.append((source.name, policy))
+        columns = [label("source"), *SOURCE_COLUMNS]
         return [
-            Table.of(
-                [label("source"), *SOURCE_COLUMNS], self.table_records(), "Inputs"
-            ),
+            Table.of(columns, self.table_records(), "Inputs"),
             facts(policies, "Long documents"),
             facts(self._expected_output(), "Expected"),
         ]
 
     def table_records(self) -> list[dict[str, Any]]:
-        """Return a record for each source, with the keys of :data:`SOURCE_COLUMNS`
-        and more.
+        """Return a record for each source, with the keys of :data:`SOURCE_COLUMNS`.
+
+        It has more keys, for the table of a mixture.
         """
-        state = "to be built" if self.version is None else f"v{self.version} exists"
+        state = "to be built"
+        if self.version is not None:
+            state = f"v{self.version} exists"
         records: list[dict[str, Any]] = []
-        for record, source in zip(
-            self._source_records(), self.build.sources, strict=True
-        ):
+        source_records = self._source_records()
+        for record, source in zip(source_records, self.build.sources, strict=True):
+            # Figures as texts, with their margins; JSON has them as numbers.
             expected = self.estimates[source.name]
             as_text = {
                 "long": length_policy(source.tokenizer),
@@ -164,45 +168,50 @@ class TextPlan:
         return records
 
     def notes(self) -> list[str]:
-        """Return the notes of the plan, and a warning if the disk is too small, a line
-        each.
+        """Return the notes of the plan, with a warning if the disk is too small.
 
         A mixture warns of the disk once, for all of its builds.
         """
         lines = list(self.plan.notes)
         if self.version is None and not self.source:
             lines += notes_on_disk(self.build.store, total(self.estimates).output_bytes)
-        prefix = f"{self.source}: " if self.source else ""
-        return [f"note: {prefix}{line}" for line in lines]
+        prefix = "note: "
+        if self.source:
+            prefix = f"note: {self.source}: "
+        return [f"{prefix}{line}" for line in lines]
 
     def _source_records(self) -> list[dict[str, Any]]:
-        """Return a record for each source: its inputs, and the expected numbers of
-        documents and tokens.
-        """
+        """Return a record for each source: inputs, and expected sizes."""
+        # Units and files of each source: a plan lists those of all sources together.
         unit_counts = Counter(unit.source for unit in self.plan.units)
         file_counts = Counter(file.source for file in self.plan.inputs)
         records: list[dict[str, Any]] = []
         for source in self.build.sources:
-            name = source.name
-            expected = self.estimates[name]
+            expected = self.estimates[source.name]
             tokenizer = source.tokenizer
             # Options that the policy does not use are null.
-            keeps = tokenizer.long_documents == "keep"
-            truncates = tokenizer.long_documents == "truncate"
+            max_length: int | None = tokenizer.max_length
+            strategy: str | None = None
+            side: str | None = None
+            if tokenizer.long_documents == "keep":
+                max_length = None
+            if tokenizer.long_documents == "truncate":
+                strategy = tokenizer.truncation_strategy
+                side = tokenizer.truncation_side
             long_documents = {
                 "policy": tokenizer.long_documents,
-                "max_length": None if keeps else tokenizer.max_length,
-                "strategy": tokenizer.truncation_strategy if truncates else None,
-                "side": tokenizer.truncation_side if truncates else None,
+                "max_length": max_length,
+                "strategy": strategy,
+                "side": side,
                 "documents": expected.long_documents,
                 "dropped_tokens": expected.dropped_tokens,
             }
             records.append(
                 {
-                    "source": name,
-                    "files": file_counts[name],
-                    "units": unit_counts[name],
-                    "bytes": self.plan.source_bytes[name],
+                    "source": source.name,
+                    "files": file_counts[source.name],
+                    "units": unit_counts[source.name],
+                    "bytes": self.plan.source_bytes[source.name],
                     "documents": expected.documents,
                     "tokens": expected.tokens,
                     "long_documents": long_documents,
@@ -216,19 +225,22 @@ class TextPlan:
         build = self.build
         expected = total(self.estimates)
         units = numbers.plural(len(self.plan.units), "unit")
-        written = f"~{numbers.size(expected.output_bytes)}"
-        written += margin_in_percent(
-            expected.output_bytes, expected.output_bytes_margin
-        )
+        output = f"~{numbers.size(expected.output_bytes)}"
+        output += margin_in_percent(expected.output_bytes, expected.output_bytes_margin)
         rows = [("tokens", approximately(expected.tokens, expected.tokens_margin))]
+        # Only datasets with a loss mask have this figure.
         if expected.loss_tokens is not None:
-            share = numbers.percent(expected.loss_tokens, expected.tokens, 0)
-            rows.append(("loss", f"~{share} of the tokens count toward the loss"))
+            loss_share = numbers.percent(expected.loss_tokens, expected.tokens, 0)
+            rows.append(("loss", f"~{loss_share} of the tokens count toward the loss"))
+        row_noun = "rows"
+        if build.pack:
+            row_noun = "sequences"
         rows += [
-            ("sequences" if build.pack else "rows", self._expected_rows(expected)),
+            (row_noun, self._expected_rows(expected)),
             ("splits", ", ".join(self._splits())),
-            ("output", f"{written} in {self._expected_files(expected)}"),
+            ("output", f"{output} in {self._expected_files(expected)}"),
         ]
+        # The disk stands below the output, with which it is compared.
         rows += free_disk(build.store)
         rows += [
             ("units", f"{units} of {numbers.size(build.unit_size or 0)} or less"),
@@ -237,9 +249,7 @@ class TextPlan:
         return rows
 
     def _expected_rows(self, expected: Estimate) -> str:
-        """Return the number and the form of the rows, such as ``~12.3 k of 2,048
-        tokens``.
-        """
+        """Return the number and form of the rows: ``~12.3 k of 2,048 tokens``."""
         preference = self.build.preference
         if preference is not None:
             documents = approximately(expected.documents)
@@ -249,22 +259,22 @@ class TextPlan:
         return "one per document"
 
     def _splits(self) -> list[str]:
-        """Return each split with its share of the documents, and the splits of
-        held-out documents.
-        """
+        """Return each split with its share, and the splits of held-out documents."""
         shares: dict[str, float] = {}
         held_out: list[str] = []
         for source in self.build.sources:
             shares.update(source.splits)
             if source.held_out:
                 held_out.append(f"{source.held_out.split} (held out)")
-        return [
-            f"{split} {numbers.percent(share, 1)}" for split, share in shares.items()
-        ] + held_out
+        splits: list[str] = []
+        for split, split_share in shares.items():
+            splits.append(f"{split} {numbers.percent(split_share, 1)}")
+        return splits + held_out
 
     def _expected_files(self, expected: Estimate) -> str:
-        """Return the number of files; a text unit whose number is not fixed writes
-        at most so many.
+        """Return the number of files.
+
+        It is a limit if the number is not fixed for each unit of text.
         """
         files = numbers.plural(expected.files, "file")
         for unit in self.plan.units:
@@ -274,17 +284,16 @@ class TextPlan:
 
 
 def _approximate_documents(expected: Estimate) -> str:
-    """Return the number of documents as text: without a ``~`` where all of them were
-    counted.
-    """
+    """Return the number of documents; without a ``~`` if all of them were counted."""
     if expected.documents_margin == 0:
         return numbers.short(expected.documents)
     return approximately(expected.documents, expected.documents_margin)
 
 
 def free_disk(store: str) -> list[tuple[str, str]]:
-    """Return the row of a table that says how much the disk of a local store has
-    free; none for other stores.
+    """Return the row of a table with the free disk of a local store.
+
+    There is none for other stores.
     """
     if not is_local(store):
         return []
@@ -292,8 +301,7 @@ def free_disk(store: str) -> list[tuple[str, str]]:
 
 
 def notes_on_disk(store: str, output_bytes: int) -> list[str]:
-    """Return a note where the disk of a local store has less room than a build is
-    expected to write.
+    """Return a note if a build is expected to write more than a local disk has free.
 
     Args:
         store: Path or URL of the store.

@@ -25,8 +25,8 @@ from tokenlake.etl.runner import BuildResult
 from tokenlake.etl.token_import import ImportFormat, import_configuration
 from tokenlake.query.sequences import decoders_of, read_sequences, shortened
 
-_SAMPLE_IDS: Final = 256
-"""Ids of a row that are decoded for the sample."""
+_SAMPLE_IDS: Final = 256  # of a segment that are decoded for the sample
+_SAMPLE_SEGMENTS: Final = 3  # of the first row
 
 
 def import_files(
@@ -110,6 +110,7 @@ def import_files(
         dtype=dtype,
         length=length,
     )
+    # The configuration can be kept, and run again without this command.
     if print_config:
         print_json(config)
         return 0
@@ -123,19 +124,25 @@ def import_files(
 
 
 def _print_sample(result: BuildResult, store: str | None) -> None:
-    """Print the beginning of the first row as text: wrong text is the only sign of a
-    wrong tokenizer.
+    """Print the beginning of the first row as text.
+
+    Wrong text is the only sign of a wrong tokenizer: its ids are valid, too.
     """
+    # By the version's own copy of the tokenizer, as a trainer would decode it.
     catalog = catalog_of(store)
     decoders: dict[str, Any] = dict(decoders_of(catalog.store, result.manifest))
-    split = result.manifest.files[0].split if result.manifest.files else None
+    split: str | None = None
+    if result.manifest.files:
+        split = result.manifest.files[0].split
     sequences = list(read_sequences(catalog.store, result.manifest, split, 0, 1))
     if not sequences:
         return
     console = stdout()
     console.print(Text("\nFirst row, decoded", style="bold"))
-    for segment in sequences[0].segments[:3]:
+    for segment in sequences[0].segments[:_SAMPLE_SEGMENTS]:
         text = decoders[segment.source].text(segment.ids[:_SAMPLE_IDS])
         head, hidden, tail = shortened(text)
-        gap = f" ... {hidden:,} characters ... " if hidden else ""
+        gap = ""
+        if hidden:
+            gap = f" ... {hidden:,} characters ... "
         console.print(Text(f"  {printable(head)}{gap}{printable(tail)}"))

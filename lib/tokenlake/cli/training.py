@@ -1,6 +1,4 @@
-"""The lines of Python that ``tokenlake run`` prints: they read batches of the
-version that was built.
-"""
+"""The lines of Python that ``tokenlake run`` prints: a loader of the version."""
 
 from __future__ import annotations
 
@@ -10,7 +8,7 @@ from tokenlake.runtime.reading.version import StoredRows
 from tokenlake.runtime.store.address import open_read_store
 from tokenlake.runtime.store.manifest import Manifest
 
-_BATCH_SIZE = 8
+_BATCH_SIZE = 8  # small, so that the lines run on any machine
 
 
 def training_lines(root: str, manifest: Manifest) -> list[str]:
@@ -26,24 +24,31 @@ def training_lines(root: str, manifest: Manifest) -> list[str]:
     splits = list(manifest.splits)
     if not splits:
         return []
-    split = "train" if "train" in splits else splits[0]
-    # `tl.open` finds a split by itself where it is named train, or is the only one.
+    split = splits[0]
+    if "train" in splits:
+        split = "train"
+    # `tl.open` finds a split by itself if it is named train, or is the only one.
     needs_split = split != "train" and len(splits) > 1
     address = f"{root}/{manifest.dataset}@v{manifest.version}"
     arguments = repr(address)
     if needs_split:
         arguments += f", split={split!r}"
-    first, *others = _columns(root, manifest, split)
-    other_columns = f"also {', '.join(others)}; " if others else ""
+
+    # The comment names the other columns: nobody guesses `segment_ids`.
+    first_column, *other_columns = _columns(root, manifest, split)
+    comment = ""
+    if other_columns:
+        comment = f"also {', '.join(other_columns)}; "
     return [
         "import tokenlake as tl",
         f"for batch in tl.DataLoader(tl.open({arguments}), batch_size={_BATCH_SIZE}, seed=0):",
-        f'    batch["{first}"]  # {other_columns}sharding= puts them on devices',
+        f'    batch["{first_column}"]  # {comment}sharding= puts them on devices',
     ]
 
 
 def _columns(root: str, manifest: Manifest, split: str) -> tuple[str, ...]:
     """Return the default columns of a loader."""
+    # Packed rows always have the same columns; those of others depend on the version.
     if manifest.kind == "packed":
         return check_columns(None)
     return ragged_columns(StoredRows(open_read_store(root), manifest, split), None)

@@ -1,11 +1,10 @@
-"""``tokenlake show``, ``verify`` and ``repair``: the contents of a version, and its
-integrity.
-"""
+"""``tokenlake show``, ``verify`` and ``repair``: a version, and its integrity."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict
+from functools import partial
 from typing import Annotated
 
 from cyclopts import Parameter
@@ -15,6 +14,7 @@ from tokenlake.base import numbers
 from tokenlake.base.markup import printable
 from tokenlake.cli.console import (
     AsJson,
+    Counter,
     Executor,
     FormerExecutor,
     Name,
@@ -29,7 +29,12 @@ from tokenlake.cli.console import (
     print_json,
 )
 from tokenlake.errors import ConfigError, IntegrityError, TokenlakeError
-from tokenlake.etl.integrity.findings import RepairProgress, RepairReport, VerifyReport
+from tokenlake.etl.integrity.findings import (
+    RepairProgress,
+    RepairReport,
+    VerifyProgress,
+    VerifyReport,
+)
 from tokenlake.etl.integrity.repair import repair as repair_version
 from tokenlake.etl.integrity.verify import named_version
 from tokenlake.etl.integrity.verify import verify as check
@@ -77,11 +82,10 @@ def show(
         return 0
     # For people: a heading, the tables, and the flow run that committed the version.
     state = "committed"
-    tags = [
-        tag.tag
-        for tag in catalog.tags(manifest.dataset)
-        if tag.version == manifest.version
-    ]
+    tags: list[str] = []
+    for tag in catalog.tags(manifest.dataset):
+        if tag.version == manifest.version:
+            tags.append(tag.tag)
     if tags:
         state += f", tagged {', '.join(tags)}"
     heading = (f"{manifest.dataset} v{manifest.version}", "bold")
@@ -96,50 +100,51 @@ def show(
 
 
 def _tables_of(catalog: Catalog, manifest: Manifest, with_files: bool) -> list[Table]:
-    """Return the tables about a version, with one of all shards if it is asked for."""
-    shown = [
+    """Return the tables about a version, with one of all shards on request."""
+    version_tables = [
         tables.headline(manifest),
         tables.splits_table(manifest),
         *tables.about_sources(manifest),
     ]
+    # A mixture has no text of its own: the figures are those of its parents.
     if manifest.mixture is not None:
-        text_table = tables.mixed_text_table(
-            manifest.mixture, text_accounts(catalog, manifest)
-        )
+        texts = text_accounts(catalog, manifest)
+        text_table = tables.mixed_text_table(manifest.mixture, texts)
         if text_table.rows:
-            shown.append(text_table)
-    shown.append(tables.account_table(manifest))
+            version_tables.append(text_table)
+    version_tables.append(tables.account_table(manifest))
     notes = tables.remarks(manifest.account)
     if notes:
-        shown.append(listed(notes, "Notes"))
-    shown += [
+        version_tables.append(listed(notes, "Notes"))
+
+    # Its origin, and its files.
+    version_tables += [
         tables.tokenizers_table(manifest),
         tables.inputs_table(manifest),
         tables.lineage_table(manifest),
     ]
     if with_files:
-        shown.append(tables.files_table(manifest))
-    return shown
+        version_tables.append(tables.files_table(manifest))
+    return version_tables
 
 
 def _print_croissant(manifest: Manifest) -> None:
-    """Print a version as Croissant metadata."""
+    """Print a version as Croissant metadata, with Arrow types of columns."""
     schema = stored_schema(manifest)
-    columns = {
-        name: str(kind) for name, kind in zip(schema.names, schema.types, strict=True)
-    }
-    description = (
-        f"Tokens, {manifest.kind}: {tables.shape(manifest)}, written by tokenlake."
-    )
+    columns: dict[str, str] = {}
+    for column, arrow_type in zip(schema.names, schema.types, strict=True):
+        columns[column] = str(arrow_type)
+    rows = tables.shape(manifest)
+    description = f"Tokens, {manifest.kind}: {rows}, written by tokenlake."
     shards = RowFiles("", "parquet", columns, manifest.files)
     card = manifest.config.get("card")
-    print_json(
-        metadata(
-            manifest.dataset, description, [shards], version=manifest.version, card=card
-        )
+    content = metadata(
+        manifest.dataset, description, [shards], version=manifest.version, card=card
     )
+    print_json(content)
 
 
+# Columns of the tables of problems and of repaired files.
 _PROBLEMS = (label("path"), label("problem"), label("expected"), label("got"))
 _REPAIRS = (
     label("version"),
@@ -176,11 +181,10 @@ def verify(
     if all == bool(names):
         raise ConfigError("verify needs the names of datasets or --all, and not both")
     catalog = Catalog(open_read_store(store or default_store()))
-    versions = (
-        list(_committed_versions(catalog))
-        if all
-        else [named_version(catalog, name) for name in names]
-    )
+    if all:
+        versions = list(_committed_versions(catalog))
+    else:
+        versions = [named_version(catalog, name) for name in names]
     # Versions are printed as they are verified; JSON needs all of them.
     reports: list[VerifyReport] = []
     for dataset, version in versions:
@@ -191,32 +195,40 @@ def verify(
                 version,
                 deep=deep,
                 workers=workers,
-                on_progress=lambda progress: counter.set(
-                    progress.bytes, progress.bytes_total
-                ),
+                on_progress=partial(_count, counter),
             )
         reports.append(report)
         if not json:
             _print_verified(report)
+    # One name gives one report, several give a list with a common verdict.
     is_intact = not any(report.problems for report in reports)
     if json:
         records = [report.to_json() for report in reports]
-        print_json(
-            records[0] if len(names) == 1 else {"ok": is_intact, "reports": records}
-        )
+        if len(names) == 1:
+            print_json(records[0])
+        else:
+            print_json({"ok": is_intact, "reports": records})
     elif not reports:
         stdout().print("no committed version")
-    return 0 if is_intact else IntegrityError.exit_code
+    if is_intact:
+        return 0
+    return IntegrityError.exit_code
+
+
+def _count(counter: Counter, progress: VerifyProgress) -> None:
+    """Show the bytes that a verification has done."""
+    counter.set(progress.bytes, progress.bytes_total)
 
 
 def _committed_versions(catalog: Catalog) -> Iterator[tuple[str, int]]:
-    """Yield the dataset and the number of each version with a manifest, even if the
-    manifest is not a file.
+    """Yield the dataset and the number of each version with a manifest.
+
+    A manifest that is no file, such as a link, counts too: it is damage.
     """
     for dataset in catalog.datasets():
         for info in catalog.versions(dataset):
             layout = Layout(dataset, info.version)
-            keys = (entry.key for entry in catalog.store.list(layout.prefix))
+            keys = [entry.key for entry in catalog.store.list(layout.prefix)]
             if info.committed or layout.manifest in keys:
                 yield dataset, info.version
 
@@ -226,14 +238,16 @@ def _print_verified(report: VerifyReport) -> None:
     checked = f"{numbers.plural(report.files, 'file')}, {numbers.size(report.bytes)}"
     if report.deep:
         checked += f", {numbers.plural(report.rows, 'row')} decoded"
+    # A web server does not list its files.
     if not report.listed:
         checked += "; unlisted files and tags were not checked"
-    outcome = "intact" if report.ok else numbers.plural(len(report.problems), "problem")
+    outcome = "intact"
+    if not report.ok:
+        outcome = numbers.plural(len(report.problems), "problem")
     stdout().print(f"{report.dataset} v{report.version}: {outcome} ({checked})")
     if not report.ok:
-        print_tables(
-            [Table.of(_PROBLEMS, [asdict(problem) for problem in report.problems])]
-        )
+        problems = [asdict(problem) for problem in report.problems]
+        print_tables([Table.of(_PROBLEMS, problems)])
         note(
             f"`tokenlake repair {report.dataset}@v{report.version}` repairs what can be repaired"
         )
@@ -276,6 +290,7 @@ def repair(
     """
     executor = executor_of(executor, engine)
 
+    # Waiting for workers has no limit, so that it gets a line of its own.
     def show_progress(progress: RepairProgress) -> None:
         if progress.doing.startswith("waiting"):
             note(progress.doing)
@@ -295,23 +310,27 @@ def repair(
     emit(report.to_json(), json, lambda: _print_repaired(report))
     if report.ok:
         return 0
-    return IntegrityError.exit_code if report.repaired else TokenlakeError.exit_code
+    # Some files are right now; without any, the repair has failed.
+    if report.repaired:
+        return IntegrityError.exit_code
+    return TokenlakeError.exit_code
 
 
 def _print_repaired(report: RepairReport) -> None:
-    """Print the outcome of a repair: the repaired files, the remaining problems, and
-    notes on stderr.
-    """
+    """Print the outcome of a repair, the problems that remain, and notes on stderr."""
     stdout().print(f"{report.dataset} v{report.version}: {_repair_in_words(report)}")
     if report.files:
         print_tables([Table.of(_REPAIRS, [asdict(file) for file in report.files])])
     # Problems that no repaired file explains.
+    # A file that was repaired, or could not be, has a row in the table above.
     repaired_paths = {file.path for file in report.files}
-    remaining = [
-        problem for problem in report.problems if problem.path not in repaired_paths
-    ]
+    remaining: list[dict[str, str]] = []
+    for problem in report.problems:
+        if problem.path not in repaired_paths:
+            remaining.append(asdict(problem))
+    # A dry run repairs nothing, so that all problems remain.
     if remaining and not report.dry_run:
-        print_tables([Table.of(_PROBLEMS, [asdict(problem) for problem in remaining])])
+        print_tables([Table.of(_PROBLEMS, remaining)])
     if report.intact:
         note(f"the same bytes are intact elsewhere: {', '.join(report.intact)}")
     if report.unlisted:
@@ -328,10 +347,14 @@ def _print_repaired(report: RepairReport) -> None:
 def _repair_in_words(report: RepairReport) -> str:
     """Return the number of repaired files, or the reason why there are none."""
     if report.files:
-        verb = "would be repaired" if report.dry_run else "repaired"
+        verb = "repaired"
+        if report.dry_run:
+            verb = "would be repaired"
         words = f"{numbers.plural(report.repaired, 'file')} {verb}"
         unrepaired = len(report.files) - report.repaired
-        return f"{words}, {unrepaired} not" if unrepaired else words
+        if unrepaired:
+            words += f", {unrepaired} not"
+        return words
     if report.ok:
         return "nothing is damaged"
     return f"{numbers.plural(len(report.problems), 'problem')} that repair cannot fix"

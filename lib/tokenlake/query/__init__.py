@@ -4,7 +4,7 @@
 
     tl.sql("artifacts", 'select source, sum(length) from "demo/documents" group by all')
 
-What can be asked (:func:`relations` lists it): a view for each dataset (``demo``: its
+A query can read (:func:`relations` lists it): a view for each dataset (``demo``: its
 newest version) and version (``"demo@v1"``), with the columns of the shards and ``split,
 shard, row``; ``"demo/documents"``, the provenance with a row for each piece of a
 document; ``"demo/quarantine"``, bad records; and the tables ``datasets``, ``splits``,

@@ -124,7 +124,7 @@ def _basis(sample: RowSample) -> str:
 
 
 def _lengths(sample: RowSample) -> Html:
-    """Draw the lengths of each source's documents, and list the longest and shortest."""
+    """Draw the lengths of each source's documents, and list the extreme ones."""
     histograms: list[Html] = []
     for source, ids in sample.lengths.items():
         quantiles: list[str] = []
@@ -196,7 +196,7 @@ def _fullness(sample: RowSample, sequence_length: int) -> Html:
 
 
 def _bad_records(store: ReadStore, manifest: Manifest) -> Html:
-    """Return the number of bad records by source and reason, and some of each reason."""
+    """Return the bad records by source and reason, and some of each reason."""
     rows: list[dict[str, Any]] = []
     for source, account in manifest.accounts.items():
         for reason, records in account.quarantined.items():
@@ -261,7 +261,7 @@ def _decoded_rows(
     store: ReadStore, manifest: Manifest, names: Mapping[Place, str]
 ) -> Html:
     """Return some rows of each split as text, the first one open."""
-    # A version of imported ids may have no tokenizer.
+    # Without its tokenizer a version has no texts to show.
     try:
         decoders = decoders_of(store, manifest)
     except NotFoundError as error:
@@ -382,7 +382,7 @@ def _host_loads(
                 "groups": load.groups,
                 "bytes": load.bytes,
             }
-            # Rows on the border of two hosts are decoded by both.
+            # Row groups at the border of two hosts are decoded by both.
             if load.delivered:
                 row["ratio"] = load.decoded / load.delivered
             # Only the beginning of a long epoch is estimated.

@@ -27,8 +27,8 @@ BLOCK_ROWS: Final = 8
 # Limits of a row, so that a page of some hundred rows opens at once.
 _MOST_CHARACTERS: Final = 12_000
 _MOST_DOCUMENTS: Final = 60
-# Runs of a document: neighbouring tokens that are alike in whether they count toward the
-# loss.
+# Runs of a document: neighbouring tokens that are alike in whether they count toward
+# the loss.
 _MOST_RUNS: Final = 200
 
 

@@ -373,7 +373,7 @@ def decoders_of(
     Raises:
         NotFoundError: The version has no tokenizer.
     """
-    # Loading a tokenizer takes up to a second: versions with the same one share it.
+    # Loading a tokenizer takes time: versions with the same one share its decoder.
     decoders: dict[str, Decoder] = {}
     for source, description in manifest.tokenizer.items():
         digest = description.get("files", {}).get(TOKENIZER_JSON)

@@ -340,7 +340,7 @@ def _check_reads_only(statement: str) -> None:
             number = f"{len(statements)}: run them one at a time"
         raise ConfigError(f"expected one SQL statement, got {number}")
     kind = statements[0].type
-    # `explain` is as harmless as the statement behind it.
+    # `explain analyze` runs its statement, which must only read, too.
     if kind == duckdb.StatementType.EXPLAIN:
         _check_reads_only(_EXPLAIN.sub("", statement, count=1))
     elif kind != duckdb.StatementType.SELECT:

@@ -1,17 +1,16 @@
-"""The pages of a store: a folder that a browser opens, without a server and without a
-network.
+"""The pages of a store: a folder that a browser opens, without server or network.
 
 ::
 
     tl.report_store("artifacts", "store-report")
 
-======================================  ==============================================================================
-``index.html``                          datasets, versions, unfinished builds, damage
-``lineage.html``                        inputs, versions, exports and statements as a graph
-``datasets/NAME/vN.html``               report of a version
-``datasets/NAME/vN-rows.html``          browser of its decoded rows
-``.tokenlake-pages.json``               identity of every page that is there
-======================================  ==============================================================================
+==============================  =======================================================
+``index.html``                  datasets, versions, unfinished builds, damage
+``lineage.html``                inputs, versions, exports and statements as a graph
+``datasets/NAME/vN.html``       report of a version
+``datasets/NAME/vN-rows.html``  browser of its decoded rows
+``.tokenlake-pages.json``       identity of every page that is there
+==============================  =======================================================
 
 A version does not change, so that its pages are written once. Every call compares the
 sizes of its files with the manifest, and shows a file that is missing or has
@@ -263,7 +262,7 @@ def _write_versions(
     pending: Sequence[VersionSummary],
     on_progress: OnProgress,
 ) -> StoreContents:
-    """Write the pages of versions, and return the contents with damage of their data."""
+    """Write the pages of versions, and return the contents with their damage."""
     threads = _REMOTE_PAGES
     if isinstance(writer.catalog.store, LocalStore):
         threads = 1  # the work is computation, not waiting

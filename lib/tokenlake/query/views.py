@@ -181,7 +181,7 @@ class _Views:
             self.add_view(relation.name, f"select * from {quoted(full_name)}")
 
     def _add_rows(self, name: str, manifest: Manifest) -> None:
-        """Create the view of a version's rows, with their split, shard and row index."""
+        """Create the view of a version's rows, with split, shard and row index."""
         if name in self._created:
             return
         if not manifest.files:

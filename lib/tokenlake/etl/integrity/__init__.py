@@ -1,5 +1,7 @@
-"""Verification and repair of committed versions: every byte against the manifest,
-and good bytes for damaged files.
+"""Verification and repair of committed versions.
+
+Verification compares every byte with the manifest. Repair finds or makes good bytes for
+damaged files.
 """
 
 from tokenlake.base.lazy_names import lazy_package

@@ -500,7 +500,7 @@ class _Repair:
         return workshop.build(units, self._workers(), on_bytes)
 
     def _workers(self) -> Pool:
-        """Return the pool of workers, which is started when something is to be built."""
+        """Return the pool of workers, which starts when something is to be built."""
         if self.pool is None:
             ray = RayConfig()
             if self._replanned is not None:

@@ -4,8 +4,8 @@ They also count tokens and documents, and hash the columns. Checks are vectorise
 the rows of a table: a list column is an array of all values and the lengths of its
 rows, and sums over rows are differences of running sums at the rows' ends.
 
-Example: rows of lengths 2 and 3 have the offsets 0, 2 and 5. Of the values ``a`` the sum
-of a row is ``S[end] - S[begin]``, where ``S[k]`` is the sum of the first ``k`` values.
+Example: rows of lengths 2 and 3 have the offsets 0, 2 and 5. The sum of a row's values
+is ``S[end] - S[begin]``, where ``S[k]`` is the sum of the first ``k`` values.
 """
 
 from __future__ import annotations

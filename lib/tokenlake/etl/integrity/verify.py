@@ -218,7 +218,7 @@ class _Verification:
         return entries
 
     def _check_records(self, expected: Entries, *, is_copied: bool) -> None:
-        """Check all that is small: records, configuration, parents, listings and tags."""
+        """Check all that is small: records, configuration, parents and tags."""
         self.problems += account_problems(self.manifest)
         self.problems += claim_problems(self.store, self.layout, self.manifest)
         if self.deep:

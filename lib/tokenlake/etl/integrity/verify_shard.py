@@ -312,7 +312,7 @@ class _DeepCheck:
     def _damaged_groups(self, groups: list[int], error: Exception) -> list[Problem]:
         """Return a problem for each row group that cannot be decoded by itself.
 
-        Row groups are decoded together, so that the error does not say which is damaged.
+        Row groups are decoded together: the error does not say which is damaged.
         """
         errors: dict[int, Exception] = {}
         for group in groups:

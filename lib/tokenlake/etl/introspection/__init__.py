@@ -1,5 +1,4 @@
-"""Inspection of a source, and a configuration that builds from it, without reading all
-of the source.
+"""Inspection of a source without reading all of it, and a configuration for it.
 
 :class:`~tokenlake.etl.introspection.introspector.DatasetIntrospector` opens a few of
 the files and reads their first records;

@@ -29,8 +29,8 @@ _WHOLE_WORD: Final = 0.7
 _NO_RANK: Final = 1 << 16
 
 
-# A table of thousands of columns is compared with each synonym of each role, so that
-# the words of a name are needed again and again.
+# The names of a table's columns are compared with each synonym of each role, so that
+# the words of a name are needed many times.
 @lru_cache(maxsize=1 << 16)
 def words_of(name: str) -> tuple[str, ...]:
     """Return the words of a name, in lower case and the singular.
@@ -38,7 +38,7 @@ def words_of(name: str) -> tuple[str, ...]:
     Words end at separators, at a change from small to capital letters, and between
     letters and digits: ``rawContents`` has the words ``("raw", "content")``.
     """
-    # NFKC: full-width letters and ligatures are written by some exports for plain ones.
+    # NFKC: full-width letters and ligatures become plain letters.
     plain_name = unicodedata.normalize("NFKC", name)
     separated = _BOUNDARY.sub(" ", plain_name)
     words: list[str] = []
@@ -145,7 +145,7 @@ _RANKED_NAMES: Final = _ranked_names()
 
 
 def role_of(name: str) -> str | None:
-    """Return the role that a name stands for by itself; None if it is no role's name."""
+    """Return the role that a name stands for by itself; None if it is of no role."""
     ranked_name = _RANKED_NAMES.get(normalized(name))
     if ranked_name is None:
         return None

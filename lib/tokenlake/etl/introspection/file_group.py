@@ -77,7 +77,8 @@ class FileGroup:
         """The sampled records, in turn one of every file."""
         # In turn, so that the first records, which are shown, come from several files.
         rows: list[dict[str, Any]] = []
-        for same_place in zip_longest(*(look.rows for look in self.looks)):
+        rows_by_file = [look.rows for look in self.looks]
+        for same_place in zip_longest(*rows_by_file):
             for row in same_place:
                 if row is not None:
                     rows.append(row)
@@ -118,10 +119,11 @@ class FileGroup:
         """
         if self.format != "text" or not self.files:
             return None
-        # The user said so, or a file could not be read as one record.
+        # The configuration says so.
         if self.files[0].text_mode == "lines":
             return "lines"
-        if max(file.size for file in self.files) > _HUGE_TEXT:
+        sizes = [file.size for file in self.files]
+        if max(sizes) > _HUGE_TEXT:
             return "lines"
         # Many bytes in files without blank lines: a list of documents.
         lines = 0
@@ -130,7 +132,7 @@ class FileGroup:
             look_lines, look_blank_lines = look.lines
             lines += look_lines
             blank_lines += look_blank_lines
-        mean_size = self.bytes / len(self.files)
+        mean_size = sum(sizes) / len(sizes)
         is_list = lines > _FEWEST_LINES and blank_lines <= _MOST_BLANK_LINES * lines
         if mean_size >= _LARGE_TEXT and is_list:
             return "lines"
@@ -142,7 +144,7 @@ class FileGroup:
         return sum(file.size for file in self.files)
 
     def formats(self) -> dict[str, int]:
-        """Return the number of files by format and compression, such as ``jsonl.gz``."""
+        """Return the number of files by format and compression (``jsonl.gz``)."""
         endings = {**COMPRESSION_ENDINGS, None: ""}
         file_counts: Counter[str] = Counter()
         for file in self.files:
@@ -151,7 +153,9 @@ class FileGroup:
 
     def features(self) -> tuple[Feature, ...]:
         """Return the columns with their types and roles."""
-        role_by_column = {column: role for role, column in self.mapping.columns.items()}
+        role_by_column: dict[str, str] = {}
+        for mapped_column in self.mapping.mapped:
+            role_by_column[mapped_column.column] = mapped_column.role
         features: list[Feature] = []
         for column, shape in self.columns.items():
             feature = Feature(
@@ -186,7 +190,7 @@ class FileGroup:
         return estimate_rows(self.files, self.looks)
 
     def statistics(self) -> TextStatistics | None:
-        """Return the length and the alphabet of the sampled texts; None without texts."""
+        """Return the length and alphabet of the sampled texts; None without any."""
         column = self.content_field
         if column is None:
             return None
@@ -329,19 +333,28 @@ def _group_of(
 ) -> FileGroup:
     """Return the group of files whose samples have the same kind of records."""
     # 1. Find the columns of roles in the merged columns of the samples.
-    columns = merged_columns(look.columns for look in looks if look.columns)
+    tables: list[Mapping[str, Shape]] = []
     rows: list[dict[str, Any]] = []
+    has_remarks = False
+    has_damage = False
     for look in looks:
         rows += look.rows
+        if look.columns:
+            tables.append(look.columns)
+        if look.damage is not None:
+            has_damage = has_damage or look.file.size > 0
+        elif look.remark is not None:
+            has_remarks = True
+    columns = merged_columns(tables)
     mapping = mapped(mapper, columns, rows, explicit)
     # 2. The kind follows from the roles. Without columns nothing was read: the files
     # are empty, too large to sample, or damaged.
     kind: Kind = "empty"
     if columns:
         kind = kind_of(mapping)
-    elif any(look.damage is None and look.remark is not None for look in looks):
+    elif has_remarks:
         kind = "unknown"
-    elif any(look.damage is not None and look.file.size for look in looks):
+    elif has_damage:
         kind = "damaged"
     return FileGroup(
         files=tuple(files),

@@ -15,6 +15,7 @@ from tokenlake.etl.introspection.mapping import (
     ColumnMapper,
     ColumnMapping,
     MappedColumn,
+    UnmappedRole,
 )
 from tokenlake.etl.introspection.shapes import Shape
 from tokenlake.etl.sources.rows import value_at
@@ -253,12 +254,15 @@ class DatasetMetadata:
         """Return the contents of the largest group of files of an inspection."""
         # A build of a whole source takes its largest group; the others are remarks.
         group = found.groups[0]
+        type_by_column: dict[str, str] = {}
+        for feature in group.features:
+            type_by_column[feature.name] = feature.type
         return cls(
             name=name,
             configs=found.configs,
             splits=tuple(split.name for split in found.splits),
             config=config,
-            features={feature.name: feature.type for feature in group.features},
+            features=type_by_column,
             roles=group.mapping.columns,
             num_rows=group.rows,
             num_rows_exact=group.rows_exact,
@@ -343,7 +347,10 @@ def _with_text(mapping: ColumnMapping, text: MappedColumn) -> ColumnMapping:
     for mapped_column in mapping.mapped:
         if mapped_column.role != "text":
             mapped_columns.append(mapped_column)
-    unmapped_roles = [entry for entry in mapping.unmapped if entry.role != "text"]
+    unmapped_roles: list[UnmappedRole] = []
+    for unmapped_role in mapping.unmapped:
+        if unmapped_role.role != "text":
+            unmapped_roles.append(unmapped_role)
     return ColumnMapping(tuple(mapped_columns), tuple(unmapped_roles))
 
 

@@ -73,8 +73,8 @@ class _HubContents:
     Attributes:
         configs: Names of all subsets.
         splits: Splits of the inspected subset.
-        subset: Inspected subset: the requested one, otherwise the default one, otherwise
-            the first.
+        subset: Inspected subset: the requested one, otherwise the default one,
+            otherwise the first.
         split: Inspected split, chosen in the same way.
         remarks: Choices that the user should know.
     """
@@ -114,7 +114,7 @@ class _HubContents:
             splits.append(Split(name=split_name, files=len(paths), bytes=split_bytes))
 
         # The split: the requested one, otherwise train, otherwise the first.
-        split_names = tuple(entry.name for entry in splits)
+        split_names = tuple(subsets.get(subset or "", {}))
         chosen_split = split
         if not chosen_split:
             chosen_split = _DEFAULT_SPLIT
@@ -177,10 +177,10 @@ class _Request:
         overrides: Iterable[str] = (),
     ) -> None:
         entries = source if isinstance(source, list | tuple) else (source,)
-        self.entries: tuple[str, ...] = tuple(
-            os.fspath(entry)  # pyright: ignore[reportArgumentType, reportCallIssue]
-            for entry in entries
-        )
+        paths: list[str] = []
+        for entry in entries:
+            paths.append(os.fspath(entry))  # pyright: ignore[reportArgumentType, reportCallIssue]
+        self.entries: tuple[str, ...] = tuple(paths)
         # A configuration of one dataset. An option that is None has its default.
         set_options = {
             key: value for key, value in options.items() if value is not None
@@ -199,7 +199,7 @@ class _Request:
         self.source: ResolvedSource = resolve(config).sources[0]
         self.survey = Survey()
 
-        # Options for the proposal, with those of `overrides`, and as a file writes them.
+        # Options for the proposal, with those of `overrides`, as a file has them.
         self.options: dict[str, Any] = config.datasets[0].model_dump(
             mode="json", exclude_unset=True
         )
@@ -309,9 +309,11 @@ class _Request:
         paths: list[Path] = []
         for entry in self.entries:
             _, listed_paths = expand(entry, None)
-            paths += [Path(path) for path in listed_paths]
-        if any(format_of(path.name) or compression_of(path.name) for path in paths):
-            return None
+            for listed_path in listed_paths:
+                path = Path(listed_path)
+                if format_of(path.name) or compression_of(path.name):
+                    return None
+                paths.append(path)
         types = {_type_of_bytes(path) for path in paths[:_SNIFFED_FILES]}
         if len(types) != 1:
             return None
@@ -553,7 +555,9 @@ class DatasetIntrospector:
 
         The listing has the names, sizes and versions of all files.
         """
-        files = [(file.path, file.size, file.token, file.stat) for file in self._files]
+        files: list[tuple[object, ...]] = []
+        for file in self._files:
+            files.append((file.path, file.size, file.token, file.stat))
         return fingerprint([self._request.entries, self.subset, self.configs(), files])
 
     @cached_property
@@ -580,7 +584,9 @@ class DatasetIntrospector:
         """Return the splits: of a dataset on the Hub, or by the names of the files."""
         if self._request.hub is not None:
             return self._request.hub.splits
-        size_by_url = {file.url: file.size for file in self._request.listing}
+        size_by_url: dict[str, int] = {}
+        for file in self._request.listing:
+            size_by_url[file.url] = file.size
         splits: list[Split] = []
         for split_name, urls in sorted(self._request.survey.splits.items()):
             listed_files = 0
@@ -612,7 +618,10 @@ class DatasetIntrospector:
         remarks = self._source_remarks()
         for part in parts:
             remarks += part.findings()
-        damaged_paths = {remark.file for remark in remarks if remark.fatal}
+        damaged_paths: set[str] = set()
+        for remark in remarks:
+            if remark.fatal:
+                damaged_paths.add(remark.file)
 
         # 2. Describe the groups.
         groups: list[Group] = []
@@ -621,7 +630,8 @@ class DatasetIntrospector:
         for part, group_name in zip(parts, self._names(parts), strict=True):
             groups.append(self._group(part, group_name, damaged_paths))
             opened_files += len(part.looks)
-            bytes_read += sum(look.bytes_read for look in part.looks)
+            for file_sample in part.looks:
+                bytes_read += file_sample.bytes_read
 
         # 3. Propose a configuration.
         file_count = numbers.plural(len(self._files), "file")
@@ -650,7 +660,7 @@ class DatasetIntrospector:
         )
 
     def _file_groups(self) -> list[FileGroup]:
-        """Return the files by kind of records, judged by samples of about eight files."""
+        """Return the files by kind of records, judged by about eight samples."""
         families = file_choice.families(self._files)
         source = self._request.source  # the listing may have changed it
         chosen = file_choice.chosen(families)
@@ -740,7 +750,7 @@ class DatasetIntrospector:
         return Group(
             name=name,
             files=len(part.files),
-            bytes=sum(file.size for file in part.files),
+            bytes=part.bytes,
             formats=part.formats(),
             rows=row_count,
             rows_exact=row_margin == 0,
@@ -769,7 +779,10 @@ class DatasetIntrospector:
             if composed_options is None:
                 return None
             composition = composed_options
-        good_files = [file for file in part.files if file.path not in damaged_paths]
+        good_files: list[InputFile] = []
+        for file in part.files:
+            if file.path not in damaged_paths:
+                good_files.append(file)
         if not good_files:
             return None
 

@@ -292,7 +292,7 @@ class _Search:
             self._put(role, column, "explicit", 1.0)
 
     def take(self, how: How, score: Callable[[str, str], float]) -> None:
-        """Take the pairs for which `score` (role, column) is above 0, the best first."""
+        """Take the pairs whose `score` (role, column) is above 0, the best first."""
         # Sorted tuples: the best score, then exact spelling, the order of the roles,
         # the commonness of the synonym, and the name of the column.
         pairs: list[tuple[float, bool, int, int, str, str]] = []

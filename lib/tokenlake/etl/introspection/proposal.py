@@ -161,16 +161,20 @@ def proposal(
     for group in runnable:
         lines += _dataset(group)
     lines.append("")
-    kinds = {group.kind for group in runnable}
+    kinds: set[str] = set()
+    has_masks = False
+    has_split = False
+    for group in runnable:
+        kinds.add(group.kind)
+        has_masks = has_masks or _sort(group) == "chat"
+        has_split = has_split or "split" in (group.entry or {})
     lines += _tokenizer_lines(tokenizer, is_chat="chat" in kinds)
     lines.append("")
     if "preference" in kinds:
         lines += _comment(_PAIRS)
     else:
-        has_masks = any(_sort(group) == "chat" for group in runnable)
         lines += _packing_lines(seq_length, has_masks=has_masks)
     # Data with splits of its own needs no other ones.
-    has_split = any("split" in (group.entry or {}) for group in runnable)
     if not has_split:
         lines.append("")
         lines += _splits(runnable)
@@ -178,7 +182,7 @@ def proposal(
 
 
 def _of_one_dataset(groups: list[Group]) -> list[Group]:
-    """Return the groups; those that cannot share a dataset with the first have no entry.
+    """Return the groups; those that cannot share a dataset lose their entry.
 
     Raw texts, texts of which only parts count toward the loss, and pairs are built
     separately.
@@ -227,9 +231,10 @@ def _left_out(group: Group) -> list[str]:
     lines = _comment(f"Left out: {_summary(group)}. {reason}")
     if group.features:
         lines += _comment(f"Columns: {_columns(group)}.")
-    string_columns = [
-        feature.name for feature in group.features if feature.type == "string"
-    ]
+    string_columns: list[str] = []
+    for feature in group.features:
+        if feature.type == "string":
+            string_columns.append(feature.name)
     if group.kind == "unknown" and string_columns:
         column_names = ", ".join(string_columns[:_SHOWN_COLUMNS])
         lines += _comment(
@@ -275,7 +280,9 @@ def _splits(groups: Iterable[Group]) -> list[str]:
     They are comments if the documents are few, or if their number is unknown.
     """
     splits = _yaml({"source": {"splits": _SPLITS}})
-    documents = sum(group.rows or 0 for group in groups)
+    documents = 0
+    for group in groups:
+        documents += group.rows or 0
     if documents >= _MANY_DOCUMENTS:
         return _comment(_SPLIT) + splits
     lines = _comment(_SPLIT_OF_FEW)
@@ -324,7 +331,7 @@ _Dumper.add_representer(str, _Dumper.represent_text)
 
 
 def _yaml(value: object) -> list[str]:
-    """Return a value as lines of YAML; no line is wrapped, and keys keep their order."""
+    """Return a value as lines of YAML, unwrapped, with keys in their order."""
     options: Any = {"sort_keys": False, "allow_unicode": True, "width": 1 << 30}
     return yaml.dump(value, Dumper=_Dumper, **options).splitlines()
 

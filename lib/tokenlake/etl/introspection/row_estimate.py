@@ -68,9 +68,10 @@ def estimate_rows(
         files: All files.
         samples: Samples of some of them. Files that cannot be read have no records.
     """
-    sample_by_path = {sample.file.path: sample for sample in samples}
+    sample_by_path: dict[str, FileSample] = {}
     readable: list[FileSample] = []
     for sample in samples:
+        sample_by_path[sample.file.path] = sample
         if sample.damage is None and _densities(sample):
             readable.append(sample)
     if not readable:

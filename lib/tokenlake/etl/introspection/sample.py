@@ -349,8 +349,8 @@ def _look_into_records(
 
     These are JSON, CSV and text.
     """
-    # 1. The head: it decides between JSON and JSON Lines, which have one extension in
-    #    practice, and about the delimiter. Of a document it is the sampled text.
+    # 1. The head: it decides between JSON and JSON Lines, whose extensions are often
+    # mixed up, and about the delimiter. Of a document it is the sampled text.
     is_document = file.format == "text" and file.text_mode == "document"
     stream = ByteStream(data)
     head_bytes = _BUFFER_BYTES
@@ -442,10 +442,13 @@ def _detected_delimiter(file: InputFile, head: bytes) -> str | None:
     if usual_delimiter in header:
         return None
     # Of equally frequent ones the last in the order of characters counts.
-    counts = [(header.count(delimiter), delimiter) for delimiter in _DELIMITERS]
-    most_occurrences, most_frequent = max(counts)
-    if most_occurrences == 0:
-        return None
+    most_occurrences = 0
+    most_frequent: str | None = None
+    for delimiter in sorted(_DELIMITERS):
+        occurrences = header.count(delimiter)
+        if occurrences and occurrences >= most_occurrences:
+            most_occurrences = occurrences
+            most_frequent = delimiter
     return most_frequent
 
 
@@ -472,7 +475,8 @@ def _sample_of_blocks(
         elif file.format == "text" and block.text:
             for text in block.text.to_pylist():
                 rows.append({"text": text})
-        bad.update(record.fault.reason for record in block.bad)
+        for record in block.bad:
+            bad[record.fault.reason] += 1
         seen += len(block) + len(block.bad)
         bytes_read += block.bytes_read
         blank_lines += block.normalized.get("blank_line", 0)
@@ -509,7 +513,10 @@ def _seen_columns(
         return {"text": Shape("string")}
     # JSON has no schema: the columns are those of all records of the sample.
     if file.format in ("json", "jsonl"):
-        return dict(merged(shape_of_value(row) for row in rows).fields)
+        shapes: list[Shape] = []
+        for row in rows:
+            shapes.append(shape_of_value(row))
+        return dict(merged(shapes).fields)
     for block in blocks:
         if block.rows is not None:
             return _columns(block.rows.columns.schema)
@@ -558,7 +565,9 @@ def shortened(value: object, depth: int = _SHOWN_DEPTH) -> Any:
         return shown_entries
     if isinstance(value, list | tuple):
         list_items = cast("list[Any]", value)
-        shown_items = [shortened(item, depth - 1) for item in list_items[:_SHOWN_ITEMS]]
+        shown_items: list[Any] = []
+        for item in list_items[:_SHOWN_ITEMS]:
+            shown_items.append(shortened(item, depth - 1))
         if len(list_items) > _SHOWN_ITEMS:
             shown_items.append(f"... ({len(list_items):,} items)")
         return shown_items

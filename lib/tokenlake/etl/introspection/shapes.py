@@ -65,7 +65,7 @@ class Shape:
         """
         if self.item is None:
             return False
-        names = {name for name, _ in self.item.fields}
+        names = set(dict(self.item.fields))
         return any(keys <= names for keys in _CHAT_KEYS)
 
 
@@ -169,4 +169,7 @@ def _fields(structs: list[dict[str, Shape]]) -> tuple[tuple[str, Shape], ...]:
 
 def merged_columns(tables: Iterable[Mapping[str, Shape]]) -> dict[str, Shape]:
     """Return the columns of several tables; one that a table lacks is nullable."""
-    return dict(_fields([dict(table) for table in tables]))
+    structs: list[dict[str, Shape]] = []
+    for table in tables:
+        structs.append(dict(table))
+    return dict(_fields(structs))

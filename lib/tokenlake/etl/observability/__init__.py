@@ -1,9 +1,8 @@
-"""What people and monitors see of work that goes on: messages, progress in the form
-that was asked for, metrics.
+"""Messages, progress and metrics of running work, for people and monitors.
 
-``tally`` adds up, ``display`` shows a tally in one of four forms, ``build`` brings both
-to a build and to a pipeline. All of it follows section ``observability`` of a
-configuration.
+``tally`` adds up, ``displays`` shows a tally in one of four forms, ``build`` brings
+both to a build, and ``batch_progress`` to a pipeline. All of it follows section
+``observability`` of a configuration.
 """
 
 from tokenlake.base.lazy_names import lazy_package

@@ -1,6 +1,6 @@
 """Four forms of messages and progress: bars, lines, lines of JSON, and a tqdm bar.
 
-Bars are for terminals, where they are drawn over and over below the messages. Lines are
+Bars are for terminals, where they are redrawn below the messages. Lines are
 for files and logs, where nothing can be wiped away. Lines of JSON are for programs.
 """
 
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 LEVELS: Final = ("DEBUG", "INFO", "WARNING", "ERROR")
 """Levels of messages, ascending."""
 
-# Largest number of seconds between two lines of progress: a log shows that a build runs,
-# however large its units are.
+# Largest number of seconds between two lines of progress: a log shows that a build
+# runs, however large its units are.
 _SECONDS_BETWEEN_LINES: Final = 10.0
 
 

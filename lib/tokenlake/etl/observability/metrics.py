@@ -48,7 +48,7 @@ def metrics_export(section: ObservabilityConfig, read: Read) -> MetricsExport | 
     has_target = bool(section.metrics_file or section.opentelemetry)
     if not section.metrics_enabled or not has_target:
         return None
-    # A store holds data sets alone, and a file inside of one would be unlisted.
+    # Inside of a store the file would be one that no manifest lists.
     if section.metrics_file:
         require_outside_stores(section.metrics_file, "observability.metrics_file")
     return MetricsExport(

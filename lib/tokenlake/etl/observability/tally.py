@@ -361,8 +361,8 @@ class RunTallies:
     def share(self) -> float:
         """Share of the whole run that is done, 0 to 1.
 
-        It is a share of input bytes. Of several builds each counts the same, because the
-        bytes of later ones are not known yet.
+        It is a share of input bytes. Of several builds each counts the same, because
+        the bytes of later ones are not known yet.
         """
         tally = self.last
         share_of_build = 0.0

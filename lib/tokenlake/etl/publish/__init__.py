@@ -1,12 +1,12 @@
-"""Publish a version in a dataset repository of the Hugging Face Hub.
+"""Publishing of a version in a dataset repository of the Hugging Face Hub.
 
 ::
 
-    state     ->  nothing to do | only the tag is missing | a commit is missing      decision.py
-    secrets   ->  any secret in texts or metadata refuses the push                   detector.py, secret_scan.py
-    contents  ->  shards in groups, each compared with the manifest and uploaded     upload.py
-    commit    ->  all files at once, on top of the state; then listed and compared   upload.py
-    tag       ->  v3, the name under which `revision="v3"` finds the version         push.py
+    state     nothing to do, or the tag is missing, or a commit is    decision.py
+    secrets   any secret in texts or metadata refuses the push        secret_scan.py
+    contents  shards in groups, compared with the manifest and sent   upload.py
+    commit    all files at once, on top of the state; then compared   upload.py
+    tag       v3, under which `revision="v3"` finds the version       push.py
 
 A push that is interrupted leaves nothing visible, and the same command sends the rest.
 Shards are copied to this machine one group at a time, so that the disk never holds more

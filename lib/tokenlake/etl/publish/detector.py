@@ -32,7 +32,8 @@ LONG_ENOUGH: Final = 16
 _ENTROPY: Final = 3.2  # bits per character of a random value; words have less
 
 # Shapes as the issuers document them, one a line: kind, texts of which one occurs in
-# each (a search for those is fast), and the pattern. A group `value` is the secret part.
+# each (a search for those is fast), and the pattern. A group `value` is the secret
+# part.
 _SHAPES: Final = r"""
 AWS access key | AKIA ASIA ABIA ACCA | (?<![A-Za-z0-9+/])(?:AKIA|ASIA|ABIA|ACCA)[A-Z2-7]{16}(?![A-Za-z0-9+/])
 Hugging Face token | hf_ api_org_ | (?<!\w)(?:hf_|api_org_)[A-Za-z0-9]{30,}
@@ -307,7 +308,9 @@ def _in_pieces(text: str) -> Iterator[tuple[str, int]]:
     The text is cut at its joints. A credential begins in the last word of a piece and
     ends in the first word of a later one; the pieces between are one word each::
 
-        token = "ghp_ | 0123 | 4567"          # | is a joint: candidates are ghp_0123 and ghp_01234567
+        token = "ghp_ | 0123 | 4567"    # | is a joint
+
+    The candidates are ``ghp_0123`` and ``ghp_01234567``.
     """
     joints = list(_JOINT.finditer(text))
     piece_ends = [joint.start() for joint in joints[1:]]

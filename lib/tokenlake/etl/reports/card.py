@@ -72,7 +72,9 @@ def render_card(manifest: Manifest) -> str:
     # again, byte for byte. That is why one sum has its older name here.
     equations = account_table(manifest, None, {"rows_read": "rows read"})
     account = _table(equations)
-    notes = [f"- {markdown_text(remark)}\n" for remark in remarks(manifest.account)]
+    notes: list[str] = []
+    for remark in remarks(manifest.account):
+        notes.append(f"- {markdown_text(remark)}\n")
     if notes:
         account += "\n" + "".join(notes)
     sections = [
@@ -149,7 +151,7 @@ def _header(manifest: Manifest) -> str:
             if any(other.startswith(f"{split}-") for other in manifest.splits):
                 # The glob would also take another split's (train, train-long).
                 paths = [shard.path for shard in manifest.files if shard.split == split]
-            # Quoted, because YAML would read a split called `no` or `1` as another type.
+            # Quoted: YAML would read a split called `no` or `1` as another type.
             lines.append(f"  - split: {json.dumps(split)}")
             lines.append(f"    path: {json.dumps(paths)}")
 
@@ -274,7 +276,7 @@ def _further(manifest: Manifest) -> str:
 
 
 def _sources(manifest: Manifest) -> str:
-    """Return the section about the sources; for a mixture, also how to make it again."""
+    """Return the section about the sources; for a mixture, with its recipe."""
     if manifest.mixture is None:
         return (
             f"## Sources\n\n{_table(sources_table(manifest.accounts))}\n"
@@ -328,7 +330,8 @@ def _mix_section(record: MixtureRecord) -> list[str]:
         lines.append(f"  - {{step: {step}, weights: {json.dumps(dict(weights))}}}")
     lines.append(f"  weight_schedule_type: {order.interpolation}")
     keys = ("step_rows", "block_size", "seed", "lanes", "batch_size")
-    lines += [f"  {key}: {getattr(order, key)}" for key in keys]
+    for key in keys:
+        lines.append(f"  {key}: {getattr(order, key)}")
     # The first version of the order is not written, as in a manifest: cards of mixtures
     # from before the second version keep their bytes.
     if order.version != FIRST_ORDER:

@@ -1,5 +1,4 @@
-"""``croissant.json``: the metadata of a version in the JSON-LD of Croissant 1.0, from
-its manifest.
+"""``croissant.json``: the metadata of a version in the JSON-LD of Croissant 1.0.
 
 It lists the data files, their hashes and their columns. Licence and languages are those
 of section `card`. Creator and date are left out, because no configuration names them.
@@ -18,7 +17,10 @@ CROISSANT: Final = "croissant.json"
 
 _CONFORMS_TO: Final = "http://mlcommons.org/croissant/1.0"
 # Terms of the vocabulary of Croissant, for which its prefix `cr:` is declared.
-_TERMS: Final = "md5 parentField path recordSet references regex repeated replace separator source subField transform"
+_TERMS: Final = (
+    "citeAs column conformsTo extract field fileObject fileProperty fileSet format includes isLiveDataset jsonPath key "
+    "md5 parentField path recordSet references regex repeated replace separator source subField transform"
+)
 _CONTEXT: Final[dict[str, Any]] = {
     "@language": "en",
     "@vocab": "https://schema.org/",

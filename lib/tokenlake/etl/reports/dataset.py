@@ -1,5 +1,4 @@
-"""A manifest as tables: totals, tokenizers, inputs, sources, and the audit with every
-equation filled in.
+"""A manifest as tables: totals, tokenizers, inputs, sources, and the audit.
 
 For a mixture: the configured and the achieved shares, the epochs, and the order in
 words. For a plan: its progress, and the treatment of documents that are longer than
@@ -51,7 +50,7 @@ def shape(manifest: Manifest) -> str:
 
 
 def stored(manifest: Manifest) -> str:
-    """Return the stored size in words: ``7.10 MiB in 9 shards, 11.4 bits per token``."""
+    """Return the stored size: ``7.10 MiB in 9 shards, 11.4 bits per token``."""
     totals = manifest.totals
     size_in_shards = (
         f"{numbers.size(totals.bytes)} in {numbers.plural(totals.files, 'shard')}"
@@ -181,7 +180,9 @@ def inputs_table(manifest: Manifest) -> Table:
 
     rows: list[tuple[Any, ...]] = []
     for source, input_files in files_by_source.items():
-        total_bytes = sum(input_file.size for input_file in input_files)
+        total_bytes = 0
+        for input_file in input_files:
+            total_bytes += input_file.size
         example = ""
         if input_files:
             example = input_files[0].path
@@ -544,7 +545,7 @@ def expected_lengths(
 
 
 def truncation_remarks(account: Account) -> list[str]:
-    """Return sentences about long documents; none if all were kept, or none was long."""
+    """Return sentences about long documents; none if all documents were kept."""
     sentences: list[str] = []
     for reason, participle in CUT.items():
         documents = account.normalized.get(reason)
@@ -782,7 +783,7 @@ def weights_in_words(
 
 
 def parent(source: MixedSource) -> str:
-    """Return the version of a source: ``web.tokens@v3``, and a split other than train."""
+    """Return a source's version: ``web.tokens@v3``, and a split other than train."""
     version_name = f"{source.dataset}@v{source.version}"
     if source.split == "train":
         return version_name

@@ -124,7 +124,7 @@ class _PageHandler(BaseHTTPRequestHandler):
             server.
     """
 
-    # The software and its release are nobody's business: the headers name no Python.
+    # The header `Server` names neither Python nor its release.
     server_version = "tokenlake"
     sys_version = ""
     timeout = _IDLE_SECONDS
@@ -188,7 +188,7 @@ class _PageHandler(BaseHTTPRequestHandler):
         return host in (f"{LOOPBACK}:{port}", f"localhost:{port}")
 
     def _requested_file(self) -> Path | None:
-        """Return the path of the requested file; None if the folder has no such file."""
+        """Return the path of the requested file; None if the folder has none."""
         # A URL of a folder stands for its index page, as on any server.
         url_path = unquote(urlsplit(self.path).path).lstrip("/")
         if url_path == "" or url_path.endswith("/"):

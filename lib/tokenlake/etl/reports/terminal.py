@@ -118,7 +118,7 @@ def print_table(table: Table, console: Console | None = None) -> None:
 
 
 def _fits(table: Table, cells: list[list[str]], width: int) -> bool:
-    """Return True if the columns stand side by side, with the last one folded if need be.
+    """Return True if the columns stand side by side, perhaps with a folded last one.
 
     A table of two columns always does: its narrow form would be the same table.
     """

@@ -1,5 +1,4 @@
-"""The HTML page of a report: the page itself, its figures, and the parts that come from
-a manifest.
+"""The HTML page of a report: the page, its figures, and the parts of a manifest.
 
 A page is one file that loads nothing, runs nothing, and forbids both to the browser.
 Figures are SVG shapes that stretch with the page; the words beside them are HTML, which

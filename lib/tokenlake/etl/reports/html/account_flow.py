@@ -1,6 +1,4 @@
-"""The flow of an audit: which rows became documents, tokens and places in rows, and
-where the others went.
-"""
+"""The flow of an audit: the path of rows to documents, tokens and places in rows."""
 
 from __future__ import annotations
 

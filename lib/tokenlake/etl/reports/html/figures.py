@@ -1,5 +1,4 @@
-"""Figures of a page: stacked bars with legends, bars below each other, and shares that
-move.
+"""Figures of a page: stacked bars with legends, bar charts, and shares that move.
 
 A drawing is 1,000 units wide and stretches to the width of the page.
 """

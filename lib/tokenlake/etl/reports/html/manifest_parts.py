@@ -83,7 +83,7 @@ def manifest_sections(manifest: Manifest, texts: Mapping[str, Account]) -> Secti
 
 
 def _sources(manifest: Manifest, texts: Mapping[str, Account]) -> Html:
-    """Return the tokens of each source as a bar, and the tables of sources and splits."""
+    """Return the tokens of each source as a bar, and tables of sources and splits."""
     # The order of the mixture gives each source one colour on the whole page.
     source_names = list(manifest.accounts)
     if manifest.mixture is not None:
@@ -180,13 +180,15 @@ def _weights(record: MixtureRecord) -> Html:
     for interval in range(_SCHEDULE_INTERVALS + 1):
         steps.add(last_step * interval // _SCHEDULE_INTERVALS)
     steps.update(point.step for point in order.points)
-    points = [(step, scheduler.get_weights(step)) for step in sorted(steps)]
+    points: list[tuple[float, Mapping[str, float]]] = []
+    for step in sorted(steps):
+        points.append((step, scheduler.get_weights(step)))
     drawn_weights = areas(points, "step")
     return together([tag("h3", "Weights over steps"), drawn_weights])
 
 
 def lineage(manifest: Manifest, ancestors: Table) -> Html:
-    """Return the origin of a version: parents, software, tokenizers, inputs and settings.
+    """Return the origin of a version: parents, software, tokenizers and inputs.
 
     Args:
         manifest: Manifest of the version.

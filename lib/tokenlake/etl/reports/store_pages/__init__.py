@@ -1,5 +1,4 @@
-"""The pages of a store: an index of its versions, their lineage as a graph, and a
-browser of decoded rows.
+"""The pages of a store: index, lineage as a graph, and a browser of decoded rows.
 
 All functions are pure: the same :class:`StoreContents` give the same pages.
 ``query/store_pages.py`` reads a store and writes the pages.

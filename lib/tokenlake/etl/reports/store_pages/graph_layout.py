@@ -33,8 +33,8 @@ HEAD_HEIGHT: Final = 28
 LINE_HEIGHT: Final = 24
 """Sizes in pixels."""
 
-# Passes in both directions. Boxes hardly move after a few, and each pass costs time in
-# proportion to the arrows.
+# Passes in both directions. Their number is fixed, so that the same graph has the same
+# drawing.
 _SWEEPS: Final = 4
 
 

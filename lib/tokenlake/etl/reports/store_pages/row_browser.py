@@ -132,8 +132,8 @@ def _browser(name: VersionName, rows: Sequence[DecodedRow]) -> Html:
             "; the others do not.",
             class_="dim",
         )
-    # Explanations, also for a browser without scripts; then the list of rows on the left,
-    # and the chosen row beside it.
+    # Explanations, also for a browser without scripts; then the list of rows on the
+    # left, and the chosen row beside it.
     help_text = (
         "All words must occur in a row: in its text, its files and positions, or its kept fields. "
         "row:12, file:a.jsonl, source:web and the name of a kept field look there only."

@@ -221,7 +221,9 @@ def _version_table(versions: Sequence[VersionSummary]) -> Html:
     heads: list[Html] = []
     for heading, side in _VERSION_COLUMNS:
         heads.append(tag("th", heading, class_=side))
-    rows = [_version_row(version) for version in versions]
+    rows: list[Html] = []
+    for version in versions:
+        rows.append(_version_row(version))
     table = tag("table", tag("thead", tag("tr", *heads)), tag("tbody", *rows))
     return tag("div", table, class_="wide")
 
@@ -243,7 +245,9 @@ def _version_row(version: VersionSummary) -> Html:
     parents = [f"{parent.dataset}@v{parent.version}" for parent in version.parents]
     origin = ", ".join(parents)
     if version.inputs:
-        file_count = sum(inputs.files for inputs in version.inputs)
+        file_count = 0
+        for inputs in version.inputs:
+            file_count += inputs.files
         origin = numbers.plural(file_count, "input file")
     links = [
         tag("a", "browse rows", href=rows_page(version.name)),
