@@ -318,12 +318,18 @@ class RowLoader:
 
         # Threads collate batches ahead; one more puts them onto devices, in order.
         # Without threads, both are done when a batch is drawn.
-        uses_threads = self._load.prefetch_enabled if prefetch is None else prefetch
+        if prefetch is None:
+            prefetch = self._load.prefetch_enabled
+        collated_ahead = 0
+        placed_ahead = 0
+        if prefetch:
+            collated_ahead = self._load.prefetch_buffer_size
+            placed_ahead = _ON_DEVICES
         batches: Iterator[_CollatedBatch] = Prefetched(
             self._batches(start),
             self._collate,
             workers=self._load.prefetch_workers,
-            ahead=self._load.prefetch_buffer_size if uses_threads else 0,
+            ahead=collated_ahead,
         )
         place_batch = self._place_batch
         if place_batch is not None:
@@ -331,7 +337,7 @@ class RowLoader:
                 batches,
                 lambda batch: batch._replace(arrays=place_batch(batch.arrays)),
                 workers=1,
-                ahead=_ON_DEVICES if uses_threads else 0,
+                ahead=placed_ahead,
             )
         delivery = RowDelivery(batches, self, meter)
         self._latest = weakref.ref(delivery)
@@ -475,7 +481,10 @@ class RowLoader:
         if self._latest is None or self._latest() is not delivery:
             return
         self.ended = after is None
-        self._now = self._next if after is None else after
+        if after is None:
+            self._now = self._next
+        else:
+            self._now = after
 
     def _identity(self) -> dict[str, Any]:
         """Return the settings that decide the order, and properties of the source.
@@ -630,7 +639,10 @@ class RowDelivery(Iterator[Arrays]):
             batch = meter.timed(self._batches)
         # The loader learns of the end as well, which begins the next epoch.
         if self._loader is not None:
-            self._loader.delivered(self, None if batch is None else batch.progress)
+            progress: RowProgress | None = None
+            if batch is not None:
+                progress = batch.progress
+            self._loader.delivered(self, progress)
         if batch is None:
             self._loader = None
             raise StopIteration

@@ -528,7 +528,8 @@ class HFDatasetShardedSource(NumberedSource):
 
     def _indexed(self, index: int, row: int) -> Iterator[Any]:
         """Yield the rows of a shard of a ``Dataset`` from number `row` on."""
-        shard_start, shard_end = self._bounds[index] if self._bounds else (0, 0)
+        assert self._bounds is not None
+        shard_start, shard_end = self._bounds[index]
         if row > shard_end - shard_start:
             raise beyond(self._names[index], row, shard_end - shard_start)
         if self._arrow is None:

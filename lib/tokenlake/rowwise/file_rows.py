@@ -12,12 +12,14 @@ Row r begins at a place that depends on the format:
 - **Everything else** (compressed files, CSV, JSON arrays, streams) is read from the
   beginning.
 
-Example, with an entry for every 8 bytes of the lines ``aaa``, ``b``, (blank), ``cc``, ``d``, which begin at bytes 0, 4,
-6, 7 and 10::
+Example, with an entry for every 8 bytes of the lines ``aaa``, ``b``, (blank), ``cc``,
+``d``, which begin at bytes 0, 4, 6, 7 and 10::
 
-    rows     0  2       # the blocks of lines begin at bytes 0 and 7; their first rows are rows 0 and 2
+    # The blocks of lines begin at bytes 0 and 7; their first rows are rows 0 and 2.
+    rows     0  2
     offsets  0  7
-    # row 3 (`d`): the last entry at or before it is (2, 7), and the scan from byte 7 finds rows 2 and 3 at 7 and 10
+    # Row 3 (`d`): the last entry at or before it is (2, 7), and the scan from byte 7
+    # finds rows 2 and 3 at bytes 7 and 10.
 
 A scan stops as soon as it has passed the row that is wanted, and a later one continues
 there. Indexes are stored in the cache directory.
@@ -121,7 +123,9 @@ class RowIndexes:
             directory: Folder of the stored indexes. None for the cache directory.
             least: Number of scanned bytes from which on an index is stored.
         """
-        folder = Path(directory) if directory is not None else default_folder() / "rows"
+        folder = default_folder() / "rows"
+        if directory is not None:
+            folder = Path(directory)
         self._stored = DiskCache(folder)
         self._least = least
         self._loaded: dict[InputFile, RowIndex] = {}
@@ -134,7 +138,9 @@ class RowIndexes:
         index = self._loaded.get(file)
         if index is None:
             entry = self._stored.get(_key(file))
-            index = NO_INDEX if entry is None else RowIndex(**entry[0])
+            index = NO_INDEX
+            if entry is not None:
+                index = RowIndex(**entry[0])
             self._loaded[file] = index
         return index
 
@@ -233,7 +239,7 @@ class FileRows:
             BadRecordError: A record from `row` on is bad and the policy is ``fail``.
                 Rows before it are yielded first.
             ConfigError: `row` is beyond the end.
-            DamagedFileError, InputChangedError: As in
+            DamagedFileError, InputChangedError: The file cannot be used, see
                 :func:`tokenlake.etl.sources.records.read_rows`.
         """
         # Nothing is opened for rows after the stop, which a limit may have set.

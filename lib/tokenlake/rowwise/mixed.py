@@ -253,8 +253,8 @@ class MixedShardedSource(NumberedSource):
             order = self._order(lengths)
             if order.rows is not None:
                 reachable = min(reachable, order.rows)
-            drawn = order.drawn(0, reachable).tolist()
-            draws = dict(zip(order.names, drawn, strict=True))
+            draw_counts = order.drawn(0, reachable).tolist()
+            draws = dict(zip(order.names, draw_counts, strict=True))
             ended_lengths: Lengths = {}
             for source_name, feed in feeds.items():
                 reached_draws = feed.seek(draws[source_name])
@@ -328,7 +328,9 @@ class MixedShardedSource(NumberedSource):
         if self._stop == "restart":
             return rows
         if self._stop == "first_exhausted" or ceiling is None:
-            return _ENDLESS if rows is None else rows
+            if rows is None:
+                return _ENDLESS
+            return rows
         # With `all_exhausted`, the schedule must take every row.
         if rows is None:
             if not ceiling:
@@ -456,7 +458,9 @@ class _SourceFeed:
         """
         if rows:
             return
-        when = "" if epoch == 0 else f" in epoch {epoch}, though it had some before"
+        when = ""
+        if epoch > 0:
+            when = f" in epoch {epoch}, though it had some before"
         raise SourceError(
             f"source {self._name!r} has no rows{when}: it cannot be started again; leave it out",
             source=self._name,

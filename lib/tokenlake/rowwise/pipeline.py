@@ -243,11 +243,18 @@ class MixStage(_OwnStage):
         if len(data) == 1 and not context.config.mixes:
             return data
         _share_tokenizer(data, context)
+        # A schedule takes the place of constant weights.
+        weights = mix.weights
+        if mix.weight_schedule:
+            weights = None
+        seed = mix.seed
+        if seed is None:
+            seed = context.seed
         mixed = MixedShardedSource(
             data,
-            weights=None if mix.weight_schedule else mix.weights,
+            weights=weights,
             block_size=mix.block_size,
-            seed=context.seed if mix.seed is None else mix.seed,
+            seed=seed,
             stop_strategy=mix.stop_strategy,
             weight_scheduler=_schedule(mix, mix.batch_size),
         )
@@ -292,9 +299,9 @@ def _share_tokenizer(data: Mapping[str, Any], context: PipelineContext) -> None:
             tokenizers[name] = context.tokenizers[name]
     if not tokenizers:
         return
-    first, *others = tokenizers
+    first, *other_names = tokenizers
     tokenizer = tokenizers[first]
-    for name in others:
+    for name in other_names:
         other_tokenizer = tokenizers[name]
         if tokenizer.files.json_bytes != other_tokenizer.files.json_bytes:
             raise ConfigError(

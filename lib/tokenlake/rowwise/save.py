@@ -162,7 +162,7 @@ class DatasetWriter:
 
         Raises:
             BadRecordError: A row does not fit the columns that the first rows decided.
-            ConfigError, StoreError: As for
+            ConfigError, StoreError: The target cannot be written, see
                 :meth:`tokenlake.etl.export.directory.Target.placed`. Any error, also of
                 the source, leaves the target as it was.
         """
@@ -573,14 +573,14 @@ def tokenize_and_save(
     directory.require_apart("output_path", target, data_files)
     # The private store lies beside the target, and stays there after an error, so that
     # the next call resumes.
-    with target.placed(overwrite=overwrite) as beside:
-        config["save"] = {"output_dir": str(beside / directory.STORE)}
+    with target.placed(overwrite=overwrite) as work_folder:
+        config["save"] = {"output_dir": str(work_folder / directory.STORE)}
         built = build_dataset(
             config, workers=workers, on_event=on_event, pool=pool
         ).manifest
-        store = open_store(str(beside / directory.STORE))
+        store = open_store(str(work_folder / directory.STORE))
         manifest = write_version(
-            store, built, beside / directory.NEW, form, shards, quarantine=True
+            store, built, work_folder / directory.NEW, form, shards, quarantine=True
         )
     # Count the tokens that `max_length` cut, and warn if they are most of all tokens.
     account = built.account

@@ -322,7 +322,9 @@ def section(kind: type[Model], settings: object, label: str = "") -> Model:
         problems: list[str] = []
         for problem in cast("Any", error).errors(include_url=False):
             key = ".".join(map(str, problem["loc"]))
-            problems.append(f"{key}: {problem['msg']}" if key else problem["msg"])
+            if key:
+                key += ": "
+            problems.append(key + problem["msg"])
         if label:
             label += ": "
         raise ConfigError(label + "; ".join(problems)) from None

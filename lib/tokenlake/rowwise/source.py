@@ -32,8 +32,8 @@ class ShardedDataSource(ABC):
 
     A row's number is its place in its shard as it is stored, from 0 on. All records
     count, also bad ones that were set aside and those that a filter or `where` leaves
-    out, so a number stays what it is whatever is done with the rows, and a seek reads
-    nothing of what is before. To resume exactly, keep the number of the last row
+    out, so a number stays the same whatever is done with the rows, and a seek reads
+    none of the rows before. To resume exactly, keep the number of the last row
     consumed (:meth:`open_shard_numbered` gives it) and open the shard at the next one.
 
     A custom source defines `shard_names` and `open_shard`. If seeking can be better
@@ -85,7 +85,7 @@ class ShardedDataSource(ABC):
             ConfigError: No shard has that name, or `row` is negative. If `row` is
                 beyond the end, it is raised when a row is drawn. The number of rows
                 itself is allowed, and gives nothing.
-            SourceError: As in :meth:`open_shard`.
+            SourceError: A row cannot be used, as in :meth:`open_shard`.
         """
         whole_number("row", row, 0)
         return shards.rows_from(row, self.open_shard(shard_name), shard_name)
@@ -136,7 +136,9 @@ class ShardedDataSource(ABC):
         whole_number("start_shard", start_shard, 0, len(indices))
         whole_number("start_row", start_row, 0)
         # One worker reads in the caller's thread.
-        ahead = whole_number("workers", workers, 1) if workers != 1 else 0
+        ahead = 0
+        if workers != 1:
+            ahead = whole_number("workers", workers, 1)
         selected = [names[index] for index in indices][start_shard:]
         return shards.rows_in_turn(self.open_shard_at_row, selected, start_row, ahead)
 
@@ -456,7 +458,7 @@ class TransformedShardedSource(DerivedSource):
         self._transform = transform
         self._drops = drops
         self._fails = on_bad_record == "fail"
-        self._what = what
+        self._transform_name = what
 
     @property
     def versions(self) -> Sequence[tuple[str, int, str]]:
@@ -481,11 +483,10 @@ class TransformedShardedSource(DerivedSource):
         expands = isinstance(transform, ChainedTransform | ExpandTransform)
         for number, source_row in self._source.open_shard_numbered(shard, row):
             try:
-                results: Iterable[Any] = (
-                    transform.expand(source_row)
-                    if expands
-                    else (transform(source_row),)
-                )
+                if expands:
+                    results: Iterable[Any] = transform.expand(source_row)
+                else:
+                    results = (transform(source_row),)
             except BadRecordError as error:
                 if self._fails:
                     raise shards.bad_row(
@@ -494,7 +495,7 @@ class TransformedShardedSource(DerivedSource):
                 continue
             except Exception as error:
                 error.add_note(
-                    f"raised by {self._what} of shard {shard!r}, row {number}"
+                    f"raised by {self._transform_name} of shard {shard!r}, row {number}"
                 )
                 raise
             # A chain leaves rows out by giving no result.
@@ -503,7 +504,7 @@ class TransformedShardedSource(DerivedSource):
                     continue
                 if not isinstance(result, dict):
                     raise shards.no_row(
-                        shard, number, result, self._what, drops=self._drops
+                        shard, number, result, self._transform_name, drops=self._drops
                     )
                 yield number, result
 

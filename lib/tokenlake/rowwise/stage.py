@@ -105,13 +105,19 @@ class PipelineContext:
         path = Path(folder or section.cache_dir or default_folder() / "tokens")
         # One object for each folder: stages that share a folder share its memory.
         if path not in self._caches:
+            # A section that is not enabled gives a cache that holds nothing.
+            memory_size = 0
+            cache_type = "memory"
+            if section.enabled:
+                memory_size = section.memory_cache_size
+                cache_type = section.cache_type
             self._caches[path] = TreeCacheManager(
                 path,
-                section.memory_cache_size if section.enabled else 0,
+                memory_size,
                 section.disk_cache_expiry,
                 section.compression,
                 max_bytes=section.disk_cache_bytes,
-                cache_type=section.cache_type if section.enabled else "memory",
+                cache_type=cache_type,
             )
         return self._caches[path]
 

@@ -244,8 +244,8 @@ def batched_tokenize_iterator(
         options: Its other arguments.
 
     Raises:
-        ConfigError, SourceNotFoundError, TokenizerError: As for
-            :class:`TokenizedShardedSource`.
+        ConfigError, SourceNotFoundError, TokenizerError: An argument is not allowed,
+            or the tokenizer cannot be loaded.
         BadRecordError: While rows are drawn: one has no text.
     """
     rows = IterableShardedSource(source)
@@ -356,7 +356,9 @@ class RowTokens:
         # The first batch decides the settings left open, so it is tokenized before the
         # threads start.
         first = map(tokenize, islice(batches, 1))
-        ahead = self.workers if self.workers > 1 else 0
+        ahead = 0
+        if self.workers > 1:
+            ahead = self.workers
         others = Prefetched(batches, tokenize, workers=self.workers, ahead=ahead)
         with closing(others):
             for tokenized_rows, error in chain(first, others):
@@ -453,7 +455,8 @@ class RowTokens:
 
         Raises:
             ConfigError: `max_length` leaves no room for a text.
-            EngineMismatchError, TokenizerError: As in :meth:`Encoder.encode`.
+            EngineMismatchError, TokenizerError: A text cannot be encoded, see
+                :meth:`Encoder.encode`.
         """
         # Texts of a template may hold control tokens, which are special tokens on
         # purpose.
@@ -465,7 +468,9 @@ class RowTokens:
         )
         finish: Finish | None = None
         if spans is not None:
-            eos = -1 if self.eos_id is None else self.eos_id
+            eos = -1
+            if self.eos_id is not None:
+                eos = self.eos_id
             finish = Finish.around(
                 source.texts.prompt,
                 eos,

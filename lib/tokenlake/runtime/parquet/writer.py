@@ -1,7 +1,8 @@
 """Writer of shards of packed rows.
 
-All rows of such a shard have one length and nothing is null, so that this writer knows the levels without a look at the
-rows. A file is written from its begin to its end (https://parquet.apache.org/docs/file-format/)::
+All rows of such a shard have one length and nothing is null, so that this writer knows
+the levels without a look at the rows. A file is written from its begin to its end
+(https://parquet.apache.org/docs/file-format/)::
 
     PAR1
     row group        one column chunk after the other

@@ -7,8 +7,8 @@ first places of one more epoch. Whole windows of that epoch need no permutation
 number of steps.
 
 Example: a lane has 5 rows and delivered 12 of them. Each of its rows came twice (epochs
-0 and 1), and the rows in the first 2 places of epoch 2 came once more. What a span of
-steps delivered is the count at its end minus the count at its begin.
+0 and 1), and the rows in the first 2 places of epoch 2 came once more. The rows of a
+span of steps are the count at its end minus the count at its begin.
 """
 
 from __future__ import annotations
@@ -265,7 +265,7 @@ def _edge_step(
        so that they nearly always hold one of the rows.
     2. Take the delivery with the lowest (highest) number in its lane, and its step.
        Lanes keep pace, so that this is nearly always the right step.
-    3. Shorten the delivery to what lies beyond that step, and repeat from 2 until
+    3. Shorten the delivery to the steps beyond that step, and repeat from 2 until
        nothing is left.
     4. If nothing was found, repeat from 2 with the whole delivery.
     """

@@ -15,7 +15,8 @@ read. `deliveries` is meant for verifiers that know nothing of mixtures: the num
 rows that each lane delivered of each dataset, from which
 :mod:`tokenlake.runtime.mixing.order` computes the rows.
 
-Signatures are Ed25519 (RFC 8032). A private key is a PEM file, or an environment variable that holds the text of one::
+Signatures are Ed25519 (RFC 8032). A private key is a PEM file, or an environment
+variable that holds the text of one::
 
     openssl genpkey -algorithm ed25519 -out key.pem
     openssl pkey -in key.pem -pubout -out key.pub.pem

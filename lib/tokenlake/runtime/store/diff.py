@@ -499,7 +499,7 @@ def _children(value: object) -> Mapping[str, object] | None:
 
 
 def _identity(manifest: Manifest) -> dict[str, Any]:
-    """Return the values that say what was to be built."""
+    """Return the values that identify the build of a version."""
     return {
         "kind": manifest.kind,
         "seq_length": manifest.seq_length,

@@ -137,7 +137,7 @@ class Clock:
 def judge(
     store: Store, layout: Layout, leftovers: Sequence[Leftover], clock: Clock
 ) -> remove.Finding | remove.Kept | None:
-    """Decide what may be removed of one version's folder.
+    """Decide which files of one version's folder may be removed.
 
     Args:
         store: The store.

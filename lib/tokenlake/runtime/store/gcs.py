@@ -306,7 +306,7 @@ class GcsClient(BucketClient):
         # Encoded: %2F in an object's name must stay.
         request = session.request(method, yarl.URL(place, encoded=True), **arguments)
         if method == "GET":
-            # The headers; what is sent has patience of its own.
+            # The headers; a request that sends has patience of its own.
             async with answered_in_time():
                 answer = await request
         else:

@@ -290,7 +290,7 @@ def _is_version_key(bucket: ReadStore, key: str) -> bool:
 
 def _exists(bucket: ReadStore, key: str) -> bool:
     """Return whether an object exists; False if it may not be looked at."""
-    with suppress(StoreError):  # what may not be looked at cannot be written either
+    with suppress(StoreError):  # a place that may not be read cannot be written either
         return bucket.size(key) is not None
     return False
 

@@ -136,7 +136,7 @@ def require_allowed_addresses(
     Args:
         source: Addresses of the host that was asked.
         target: Addresses of the host that it names.
-        origin: Of the target, for the message.
+        origin: Origin of the target, for the message.
 
         origin: Origin of the target, for the message.
         RedirectRefusedError: It leads to an address that is not public, or comes from

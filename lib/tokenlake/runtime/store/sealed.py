@@ -5,9 +5,9 @@ They are read back strictly.
 Manifests, ledger records, claims and tags are sealed. A document is the canonical JSON
 of an object whose ``sha256`` is that of the same object without that member, so any
 changed bit is found without a second file. Reading trusts nothing: each member is
-decoded to its type, and what was decoded must be written as the very bytes that were
-read. A missing, unknown, repeated, mistyped or absurd value is an
-:class:`IntegrityError` that names the file and the key.
+decoded to its type, and the result must be written as the very bytes that were read. A
+missing, unknown, repeated, mistyped or absurd value is an :class:`IntegrityError` that
+names the file and the key.
 
 Reading takes these steps:
 

@@ -16,7 +16,7 @@ which the kernel releases when a process dies, however it dies:
   open. So a damaged copy is dropped at once.)
 - A process that makes room and reserves it for a shard locks the folder, and so does
   one that renames a file. The temporary file has its full size from then on, so that
-  the sum of all file sizes is what the cache takes or will take.
+  the sum of all file sizes is the space that the cache takes or will take.
 
 Bytes are compared with their sha256 when they are fetched. When a copy is opened later,
 only its size is checked: pages have checksums, and a reader that finds a wrong one
