@@ -44,6 +44,7 @@ from tokenlake.rowwise.files import (
 from tokenlake.rowwise.shards import Numbered, Row, ShardInfo, known_length
 from tokenlake.rowwise.source import NumberedSource, ShardedDataSource
 from tokenlake.rowwise.tokenized import TokenizedShardedSource
+from tokenlake.runtime.store.account import Account
 from tokenlake.runtime.store.address import open_store
 
 _BATCH_ROWS: Final = 1000
@@ -582,19 +583,23 @@ def tokenize_and_save(
         manifest = write_version(
             store, built, work_folder / directory.NEW, form, shards, quarantine=True
         )
-    # Count the tokens that `max_length` cut, and warn if they are most of all tokens.
-    account = built.account
-    cut_documents = account.normalized.get("long_documents_truncate", 0)
-    if not cut_documents:
-        cut_documents = account.filtered.get("too_long", 0)
-    dropped_tokens = sum(account.dropped.values())
-    count = CutCount(account.rows_read, cut_documents, account.tokens, dropped_tokens)
+    count = _cut_count(built.account)
     if count.loses_most:
         tokenizer_section = config["datasets"][0]["tokenizer"]
         limit = tokenizer_section.get("max_length", DEFAULT_MAX_LENGTH)
         warn_of_cut(target.url, count, limit)
     stats = flat_manifest.WriteStats.of(manifest, target.url, built.totals.tokens)
     return replace(stats, num_cut=count.cut, num_dropped_tokens=count.dropped)
+
+
+def _cut_count(account: Account) -> CutCount:
+    """Return the documents and tokens that `max_length` cut, from the audit."""
+    # Long documents are cut or dropped, never both.
+    cut_documents = account.normalized.get("long_documents_truncate", 0)
+    if not cut_documents:
+        cut_documents = account.filtered.get("too_long", 0)
+    dropped_tokens = sum(account.dropped.values())
+    return CutCount(account.rows_read, cut_documents, account.tokens, dropped_tokens)
 
 
 def pretokenize(

@@ -501,14 +501,7 @@ class RowTokens:
             documents = Ragged(documents.ids, documents.offsets[0] + offsets_of(sizes))
             origin = np.arange(len(sizes))
         if finish is None:
-            # The special tokens of the tokenizer. The end counts toward the loss, as
-            # the text does.
-            suffix = encoder.suffix
-            if is_masked:
-                suffix = [token | LOSS for token in encoder.suffix]
-            before = Ragged.alike(encoder.prefix, len(documents))
-            after = Ragged.alike(suffix, len(documents))
-            documents = Ragged.joined([before, documents, after])
+            documents = _with_special_tokens(documents, encoder, is_masked=is_masked)
         faults = {int(rendered.origin[text]): _SPELLED for text in encoded.refused}
         return documents, rendered.origin[origin], faults
 
@@ -619,6 +612,21 @@ class RowTokens:
         if "loss_mask" in row:
             with_lists["loss_mask"] = row["loss_mask"].tolist()
         return number, with_lists
+
+
+def _with_special_tokens(
+    documents: Ragged, encoder: Encoder, *, is_masked: bool
+) -> Ragged:
+    """Return documents between the special tokens of the tokenizer.
+
+    The end counts toward the loss, as the text does.
+    """
+    suffix = encoder.suffix
+    if is_masked:
+        suffix = [token | LOSS for token in encoder.suffix]
+    before = Ragged.alike(encoder.prefix, len(documents))
+    after = Ragged.alike(suffix, len(documents))
+    return Ragged.joined([before, documents, after])
 
 
 def _without_nulls(row: Row, names: Iterable[str | None]) -> Row:

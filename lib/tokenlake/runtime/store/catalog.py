@@ -355,8 +355,9 @@ class Catalog:
         return claim
 
     def stored_claim(self, dataset: str, version: int) -> tuple[Claim, bytes] | None:
-        """Return the claim of a version and the bytes of its file, for a swap; None if
-        there is none.
+        """Return the claim of a version and the bytes of its file, for a swap.
+
+        The result is None if there is no claim.
 
         Raises:
             IntegrityError: The claim is damaged, or that of another version.

@@ -596,9 +596,7 @@ _ROUNDS: Final[tuple[tuple[Callable[[ShardEntry], Hashable], Kinship], ...]] = (
     (lambda shard: (shard.split, shard.rows, _id_hashes(shard)), "same_tokens"),
     (lambda shard: shard.path, "different"),
 )
-"""Rounds of :func:`match_shards`: the key that two shards must share, and the
-kinship of those that do.
-"""
+"""Rounds of :func:`match_shards`: the common key of two shards, and their kinship."""
 
 
 def unit_kinships(pairs: Iterable[FilePair]) -> dict[Kinship, int]:

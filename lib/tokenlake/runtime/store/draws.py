@@ -14,7 +14,7 @@ and no row was delivered more than 5 times.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, final
@@ -212,12 +212,50 @@ def check_mixture(
         AccountError: An equation does not hold; the message names the source, the
             equation and both sides.
     """
-    # The mixture as a whole.
+    _check_whole(
+        record,
+        packed=packed,
+        settings=settings,
+        source_names=accounts,
+        parents=parents,
+        where=where,
+    )
+
+    # Each source against the order. The values of the record are those of the file:
+    # they may describe no mixture at all.
+    try:
+        draws = outcomes(open_mixture(record.spec), record.spec)
+    except ConfigError as error:
+        require_equal("the mixture", [("a valid order", str(error), "none")], where)
+        raise
+    # Documents that were packed after they were drawn got EOS, which the parent lacks.
+    packed_here = record.level == "documents" and packed
+    for source_name, source in record.sources.items():
+        equations = _source_equations(
+            source, draws[source_name], accounts[source_name], packed_here=packed_here
+        )
+        require_equal(f"source {source_name!r} of the mixture", equations, where)
+    _check_shares(record, draws, where)
+
+
+def _check_whole(
+    record: MixtureRecord,
+    *,
+    packed: bool,
+    settings: object,
+    source_names: Iterable[str],
+    parents: Set[tuple[str, int]],
+    where: str,
+) -> None:
+    """Check the equations that hold for a mixture as a whole.
+
+    Arguments and errors are those of :func:`check_mixture`; `source_names` are those of
+    its audits.
+    """
     sources = record.sources
     source_versions = {(source.dataset, source.version) for source in sources.values()}
     is_packed_by_level = record.level == "sequences" or packed
-    total_rows = sum(source.drawn_rows for source in sources.values())
-    total_tokens = sum(source.drawn_tokens for source in sources.values())
+    drawn_rows = sum(source.drawn_rows for source in sources.values())
     equations = (
         (
             "kind packed = level sequences, or packed documents",
@@ -227,10 +265,10 @@ def check_mixture(
         (
             "sources of the mixture = sources of the audit",
             sorted(sources),
-            sorted(accounts),
+            sorted(source_names),
         ),
         ("order and splits = those of config.mix", settings_of(record), settings),
-        ("sum of drawn_rows = rows of the order", total_rows, record.order.rows),
+        ("sum of drawn_rows = rows of the order", drawn_rows, record.order.rows),
         (
             "versions of the sources = parents in the lineage",
             sorted(source_versions),
@@ -239,23 +277,14 @@ def check_mixture(
     )
     require_equal("the mixture", equations, where)
 
-    # The values of the record are those of the file: they may describe no mixture at
-    # all.
-    # Each source against the order.
-    try:
-        draws = outcomes(open_mixture(record.spec), record.spec)
-    except ConfigError as error:
-        require_equal("the mixture", [("a valid order", str(error), "none")], where)
-        raise
-    packed_here = record.level == "documents" and packed
-    # Documents that were packed after they were drawn got EOS, which the parent lacks.
-    for source_name, source in sources.items():
-        equations = _source_equations(
-            source, draws[source_name], accounts[source_name], packed_here=packed_here
-        )
-        require_equal(f"source {source_name!r} of the mixture", equations, where)
 
-    # Shares, which follow from the sums over all sources.
+def _check_shares(
+    record: MixtureRecord, draws: Mapping[str, SourceDraw], where: str
+) -> None:
+    """Check the shares of the sources, which follow from the sums over all of them."""
+    sources = record.sources
+    total_rows = sum(source.drawn_rows for source in sources.values())
+    total_tokens = sum(source.drawn_tokens for source in sources.values())
     asked_tokens = _asked_tokens(record, draws)
     for source_name, source in sources.items():
         achieved_rows = share(source.drawn_rows, total_rows)
