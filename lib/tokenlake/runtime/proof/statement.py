@@ -292,9 +292,9 @@ def _sources_claim(
         # A row that is delivered again adds its ids again.
         tokens_by_source: dict[str, int] = {}
         for source, sums in contents[source_number].sums.items():
-            tokens_by_source[source] = sum(
-                delivery.total(sums) for delivery in own_deliveries
-            )
+            tokens_by_source[source] = 0
+            for delivery in own_deliveries:
+                tokens_by_source[source] += delivery.total(sums)
         claim[dataset_name] = {
             "rows": delivered_rows,
             "repetitions": {
@@ -361,6 +361,7 @@ def _takedown_claim(
     stored_documents = frozenset[tuple[int, ...]]().union(
         *(rows.stored for rows in contents)
     )
+    later_deliveries = deliveries_of(plan, none_from, end_step)
     names = list(plan.datasets)
     return {
         "sha256": takedown.sha256,
@@ -370,8 +371,5 @@ def _takedown_claim(
         "first_step": min(first_steps, default=None),
         "last_step": last_step,
         "none_from": none_from,
-        "deliveries": [
-            delivery.to_json(names)
-            for delivery in deliveries_of(plan, none_from, end_step)
-        ],
+        "deliveries": [delivery.to_json(names) for delivery in later_deliveries],
     }

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import repeat
 from typing import Any, Final, cast
 
 import msgspec
@@ -325,10 +326,9 @@ def walk(value: Any) -> Iterator[tuple[str, Any, int]]:
         if isinstance(item, dict):
             children = cast("dict[str, Any]", item).items()
         elif isinstance(item, list):
-            children = ((key, child) for child in cast("list[Any]", item))
-        pending_values.extend(
-            (child_key, child, depth + 1) for child_key, child in children
-        )
+            children = zip(repeat(key), cast("list[Any]", item), strict=False)
+        for child_key, child in children:
+            pending_values.append((child_key, child, depth + 1))
 
 
 def _cut(text: str) -> str:
