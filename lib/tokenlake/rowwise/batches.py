@@ -1,6 +1,6 @@
-"""Batches of arrays from rows, in a reproducible order that can be resumed.
+"""Batches of arrays from rows, in a reproducible order.
 
-It can be resumed after any batch.
+An epoch can be resumed after any batch.
 
 - `Filling`, `batch_of`: padding, and the types of a batch's arrays
 - `RowLoader`, `RowDelivery`: epochs of a source, prepared ahead by threads, and their
@@ -582,10 +582,9 @@ def _rows_from(
         # Iterating over a source is going through its shards, unless a custom class
         # does something else.
         source_class = type(source)
-        has_own_order = source_class.__iter__ is not ShardedDataSource.__iter__
-        if source_class.iter_shards is not ShardedDataSource.iter_shards:
-            has_own_order = True
-        if not has_own_order:
+        has_own_rows = source_class.__iter__ is not ShardedDataSource.__iter__
+        has_own_shards = source_class.iter_shards is not ShardedDataSource.iter_shards
+        if not has_own_rows and not has_own_shards:
             yield from source.positions(start)
             return
     for ordinal, row in islice(enumerate(source), start.ordinal, None):

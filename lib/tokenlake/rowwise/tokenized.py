@@ -355,13 +355,13 @@ class RowTokens:
 
         # The first batch decides the settings left open, so it is tokenized before the
         # threads start.
-        first = map(tokenize, islice(batches, 1))
+        first_batch = map(tokenize, islice(batches, 1))
         ahead = 0
         if self.workers > 1:
             ahead = self.workers
-        others = Prefetched(batches, tokenize, workers=self.workers, ahead=ahead)
-        with closing(others):
-            for tokenized_rows, error in chain(first, others):
+        later_batches = Prefetched(batches, tokenize, workers=self.workers, ahead=ahead)
+        with closing(later_batches):
+            for tokenized_rows, error in chain(first_batch, later_batches):
                 if self.lists:
                     yield from map(self._with_lists, tokenized_rows)
                 else:
@@ -556,19 +556,16 @@ class RowTokens:
             columns["loss_mask"] = self._loss_masks(documents, columns["input_ids"])
 
         column_names = list(columns)
+        removed = self.remove or ()
         keeps_fields = self.keep is not None or self.remove is not None
         for place, *cells in zip(origin.tolist(), *columns.values(), strict=True):
             number, row = batch[place]
             tokens = dict(zip(column_names, cells, strict=True))
             if keeps_fields:
-                tokens = {**self._kept_fields(row), **tokens}
+                names = row if self.keep is None else self.keep
+                kept_fields = {name: row[name] for name in names if name not in removed}
+                tokens = {**kept_fields, **tokens}
             yield number, tokens
-
-    def _kept_fields(self, row: Row) -> Row:
-        """Return the fields of a row that are kept beside its tokens."""
-        names = row if self.keep is None else self.keep
-        removed = self.remove or ()
-        return {name: row[name] for name in names if name not in removed}
 
     def _loss_masks(
         self, documents: Ragged, rows: Sequence[Sized]

@@ -168,12 +168,12 @@ def public_key(given: str) -> bytes:
     return _require_usable(key_structure[len(_PUBLIC) :], given)
 
 
-def _require_usable(key: bytes, given: str) -> bytes:
+def _require_usable(key: bytes, key_text: str) -> bytes:
     """Return a public key; ConfigError if no private key can belong to it."""
     point = _decode_point(key)
     if point is None or not _is_multiple_of_base(point):
         raise ConfigError(
-            f"public key {given!r}: it has no private key (it is not a point of the curve, or one of small order, "
+            f"public key {key_text!r}: it has no private key (it is not a point of the curve, or one of small order, "
             "for which anybody can create signatures); expected the public key of the signer"
         )
     return key

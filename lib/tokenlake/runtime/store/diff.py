@@ -337,17 +337,17 @@ def diff(
 
 
 def _manifest_at(
-    where: str | os.PathLike[str],
+    version_address: str | os.PathLike[str],
     store: str | os.PathLike[str] | None,
     storage_options: Mapping[str, Any] | None,
 ) -> Manifest:
     """Read the manifest of a version by its reference."""
     if store is None:
         # The address of the version begins with that of its store.
-        store_address, reference = parted(os.fspath(where))
+        store_address, reference = parted(os.fspath(version_address))
     else:
         store_address = os.fspath(store)
-        reference = os.fspath(where)
+        reference = os.fspath(version_address)
     read_store = open_read_store(store_address, storage_options=storage_options)
     return Catalog(read_store).manifest_of(reference)
 

@@ -128,7 +128,10 @@ def outcomes(mixture: SourceMixture, spec: MixtureSpec) -> dict[str, SourceDraw]
 
 
 def _source_draw(
-    stored_rows: int, used_rows: list[int], drawn_rows: list[int], asked: float
+    stored_rows: int,
+    used_rows: list[int],
+    drawn_rows: list[int],
+    requested_share: float,
 ) -> SourceDraw:
     """Return the rows drawn of one source.
 
@@ -136,7 +139,7 @@ def _source_draw(
         stored_rows: Rows that the source has.
         used_rows: Rows of the source that each lane uses.
         drawn_rows: Rows of the source that each lane delivered.
-        asked: Share of all rows that the weights request.
+        requested_share: Share of all rows that the weights request.
     """
     # Each lane on its own: its full epochs, the epochs that it has begun, and the rows
     # that its first epoch has not reached.
@@ -157,7 +160,7 @@ def _source_draw(
         full_epochs=min(full_epochs, default=0),
         epochs=max(begun_epochs, default=0),
         unread=unread,
-        asked=asked,
+        asked=requested_share,
     )
 
 
@@ -218,7 +221,7 @@ def check_mixture(
         settings=settings,
         source_names=accounts,
         parents=parents,
-        where=where,
+        manifest_key=where,
     )
 
     # Each source against the order. The values of the record are those of the file:
@@ -245,12 +248,12 @@ def _check_whole(
     settings: object,
     source_names: Iterable[str],
     parents: Set[tuple[str, int]],
-    where: str,
+    manifest_key: str,
 ) -> None:
     """Check the equations that hold for a mixture as a whole.
 
-    Arguments and errors are those of :func:`check_mixture`; `source_names` are those of
-    its audits.
+    Arguments and errors are those of :func:`check_mixture`. `source_names` are those of
+    its audits, and `manifest_key` is its `where`.
     """
     sources = record.sources
     source_versions = {(source.dataset, source.version) for source in sources.values()}
@@ -275,11 +278,11 @@ def _check_whole(
             sorted(parents),
         ),
     )
-    require_equal("the mixture", equations, where)
+    require_equal("the mixture", equations, manifest_key)
 
 
 def _check_shares(
-    record: MixtureRecord, draws: Mapping[str, SourceDraw], where: str
+    record: MixtureRecord, draws: Mapping[str, SourceDraw], manifest_key: str
 ) -> None:
     """Check the shares of the sources, which follow from the sums over all of them."""
     sources = record.sources
@@ -302,7 +305,7 @@ def _check_shares(
                 achieved_tokens,
             ),
         )
-        require_equal(f"source {source_name!r} of the mixture", equations, where)
+        require_equal(f"source {source_name!r} of the mixture", equations, manifest_key)
 
 
 def _source_equations(

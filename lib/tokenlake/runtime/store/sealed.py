@@ -212,15 +212,15 @@ class SealedDocument:
 
     Args:
         data: Canonical JSON.
-        where: Name of the file, for messages.
+        file_name: Name of the file, for messages.
 
     Raises:
         IntegrityError: The bytes are not a JSON object, or of another format version.
     """
 
-    def __init__(self, data: bytes, where: str) -> None:
+    def __init__(self, data: bytes, file_name: str) -> None:
         self._data = data
-        self._where = where
+        self._where = file_name
         # Only the members are split; each is decoded when it is read.
         try:
             self._members: dict[str, msgspec.Raw] = decoder(
@@ -228,8 +228,8 @@ class SealedDocument:
             ).decode(data)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise IntegrityError(
-                f"{where}: not valid JSON ({error}); {len(data)} bytes. The file is truncated or damaged.",
-                file=where,
+                f"{file_name}: not valid JSON ({error}); {len(data)} bytes. The file is truncated or damaged.",
+                file=file_name,
             ) from None
         version = self.get("format_version", Positive)
         if version != FORMAT_VERSION:

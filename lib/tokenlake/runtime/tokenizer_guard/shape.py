@@ -338,18 +338,16 @@ def _cut(text: str) -> str:
     return text[:_SHOWN] + "..."
 
 
-def _wrong_id(name: str, where: str, got: Any) -> TokenizerError:
+def _wrong_id(name: str, key: str, got: Any) -> TokenizerError:
     """Return the error for a value in the place of an id."""
-    return _wrong(
-        name, TOKENIZER_JSON, where, shown(got), f"an id from 0 to {MAX_ID:,}"
-    )
+    return _wrong(name, TOKENIZER_JSON, key, shown(got), f"an id from 0 to {MAX_ID:,}")
 
 
-def _wrong(name: str, file: str, where: str, got: str, expected: str) -> TokenizerError:
+def _wrong(name: str, file: str, key: str, got: str, expected: str) -> TokenizerError:
     """Return the error for a wrong value in a file of a tokenizer."""
     return TokenizerError(
-        f"tokenizer {name!r}: {file}: {where}: got {got}, expected {expected}",
+        f"tokenizer {name!r}: {file}: {key}: got {got}, expected {expected}",
         tokenizer=name,
         file=file,
-        key=where,
+        key=key,
     )
