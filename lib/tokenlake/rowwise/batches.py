@@ -230,6 +230,7 @@ def batch_iterator(
         drop_last: Whether a last batch of fewer rows is left out.
         padding: Arguments `pad_token_id` and `padding_side` of :func:`collate_batch`.
     """
+    # Arguments are checked now, and not when the first batch is drawn.
     whole_number("batch_size", batch_size, 1)
     min_rows = batch_size if drop_last else 1
 

@@ -368,6 +368,7 @@ def _ends(
     """
     eos = config.eos_token_id
     pad = config.pad_token_id
+    # A build decides in the same way, so that both have the same ids.
     if tokenizer is not None:
         pack = ResolvedPack(width=config.seq_length, eos_token_id=eos, pad_token_id=pad)
         ids = packing_ids(

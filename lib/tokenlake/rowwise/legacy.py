@@ -175,6 +175,8 @@ class DatasetMixture:
     def _check_mixing(self) -> None:
         """Raise ConfigError for options that the kind of mixing ignores."""
         has_weights = self.mixture_weights is not None
+        # Datasets one after the other have neither weights nor batches; datasets that
+        # take turns have no weights.
         if not self.streaming:
             switch = "streaming"
             has_ignored_option = has_weights or self.batch_size != 1

@@ -250,6 +250,7 @@ class AsyncDataLoader(AsyncDataset[Arrays]):
             ConfigError: It is not the next one.
             IndexError: The epoch has no more batches.
         """
+        # Batches are made in order: only the next one, or a new epoch, can be given.
         if index == 0:
             self._awaited_batches = self._epoch(prefetch=True)
             self._next_index = 0
@@ -610,6 +611,7 @@ class ShardingSpec:
 
         Errors are those of :func:`preshard_batch`.
         """
+        # Without a mesh every field stays on the host, and jax is not needed.
         if self.mesh is None:
             return dict(batch)
         try:

@@ -104,6 +104,7 @@ class MixedShardedSource(NumberedSource):
                     source,
                     "a source of rows, such as ParquetShardedSource",
                 )
+        # The order: seed, end, blocks and weights.
         self._seed = 0 if seed is None else whole_number("seed", seed)
         require_one_of("stop_strategy", stop_strategy, STOPS)
         self._stop = stop_strategy
@@ -142,6 +143,7 @@ class MixedShardedSource(NumberedSource):
             raise TypeError(
                 "a mixture with stop_strategy='restart' has no length, because it never ends"
             )
+        # The message names the sources whose lengths are missing.
         rows = self._count(0)
         if rows is None:
             unknown_names: list[str] = []

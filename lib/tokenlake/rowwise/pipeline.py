@@ -297,6 +297,7 @@ def _share_tokenizer(data: Mapping[str, Any], context: PipelineContext) -> None:
     for name in data:
         if name in context.tokenizers:
             tokenizers[name] = context.tokenizers[name]
+    # Rows that are not tokenized yet have no tokenizer to share.
     if not tokenizers:
         return
     first, *other_names = tokenizers
@@ -722,6 +723,7 @@ class Pipeline:
             raise ConfigError(
                 f"stage {stage.name!r}: validate_config refused its configuration, {stage.config!r:.200}"
             )
+        # Stages put their sections into the configuration of the context.
         config_before = self._context.config
         try:
             self._data = _sources_of(stage, stage.process(self._data, self._context))

@@ -697,6 +697,7 @@ def tokenize_dataset_config(
         ConfigError: Neither names a tokenizer, or `config` has transforms. Others as
             :class:`TokenizedShardedSource`.
     """
+    # Transforms act where files are opened; ignoring them here would give other rows.
     if config.transforms:
         raise ConfigError(
             f"datasets.{config.name}.transforms: do not apply to rows of another source; apply them with "

@@ -151,6 +151,7 @@ class ShardedDataSource(ABC):
         Raises:
             TypeError: Only reading all rows can tell.
         """
+        # Numbers of rows are those of the stored shards, without gaps.
         if not self.every_row:
             raise shards.unknown_length(
                 self, "rows may be left out (a filter, `where` or bad records)"

@@ -84,6 +84,7 @@ class PipelineContext:
         self.regrouped = False
         self.step = 0
         self.epoch = 0
+        # Stages and figures by the names of stages, and caches by folder.
         self._measured: dict[str, BaseStage] = {}
         self._recorded: dict[str, dict[str, Any]] = {}
         self._caches: dict[Path, TreeCacheManager] = {}
@@ -243,6 +244,7 @@ def _inputs_of(name: str, source: ShardedDataSource) -> list[dict[str, Any]]:
 
     The paths hide those of the machine.
     """
+    # Paths below the common folder are the same on every machine.
     versions = source.versions
     common_folder = ""
     if versions:

@@ -523,6 +523,7 @@ class RowTokens:
             has_spans: Whether parts of the texts are marked, so that places of tokens
                 are needed.
         """
+        # Choosing compares the faster backends with the reference, which takes a while.
         key = (mode, has_spans)
         if key not in self._encoders:
             _, self._encoders[key] = choose_encoder(

@@ -118,6 +118,7 @@ def _read_private(
 
     The description is for messages.
     """
+    # The text itself appears in no message.
     if isinstance(reference, dict):
         variable_name = reference.get("env", "")
         if list(reference) != ["env"] or variable_name not in os.environ:

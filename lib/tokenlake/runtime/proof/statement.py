@@ -155,6 +155,7 @@ def check_statement(
 
 def _require_same_takedown(stated: Statement, takedown: Takedown | None) -> None:
     """Raise ConfigError unless the takedown list is that of a statement."""
+    # Lists are the same if their files are.
     expected: str | None = None
     if stated["takedown"]:
         expected = stated["takedown"]["sha256"]

@@ -623,6 +623,7 @@ def _require_listed(
     layout: Layout, key: str, got: FileEntry, manifest: Manifest
 ) -> None:
     """Raise IntegrityError if a manifest lists ledger records, but not this one."""
+    # A manifest that lists no records says nothing about this one.
     entry = manifest.other_files.get(layout.path(key))
     if entry == got or (entry is None and not lists_ledger(manifest)):
         return

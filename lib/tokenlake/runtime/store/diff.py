@@ -408,6 +408,7 @@ def _account_counts(a: Account, b: Account) -> Iterator[Count]:
 
     The order is that of the fields of an audit, and reasons are sorted by name.
     """
+    # Counts by reason may exist in one of the audits only, where the other has 0.
     figures_a = _figures(a)
     figures_b = _figures(b)
     field_order = [field.name for field in fields(Account)]

@@ -255,6 +255,7 @@ def _check_whole(
     Arguments and errors are those of :func:`check_mixture`. `source_names` are those of
     its audits, and `manifest_key` is its `where`.
     """
+    # Each equation in words, and its two sides.
     sources = record.sources
     source_versions = {(source.dataset, source.version) for source in sources.values()}
     is_packed_by_level = record.level == "sequences" or packed
@@ -285,6 +286,7 @@ def _check_shares(
     record: MixtureRecord, draws: Mapping[str, SourceDraw], manifest_key: str
 ) -> None:
     """Check the shares of the sources, which follow from the sums over all of them."""
+    # The sums over all sources, then the equations of each source.
     sources = record.sources
     total_rows = sum(source.drawn_rows for source in sources.values())
     total_tokens = sum(source.drawn_tokens for source in sources.values())

@@ -442,6 +442,7 @@ def _fetch(
     Raises:
         IntegrityError: The hash stays wrong.
     """
+    # Each try overwrites the bytes of the one before.
     got = FileEntry.of(b"")
     for _ in range(_TRIES):
         target = HashingTarget(file)

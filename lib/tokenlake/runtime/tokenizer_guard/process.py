@@ -219,6 +219,7 @@ class BoundedTokenizer:
         self, texts: Sequence[str], add_special_tokens: bool, *, with_offsets: bool
     ) -> list[BoundedEncoding]:
         """Return the encodings of texts, which are sent in one request."""
+        # The texts are laid end to end; their lengths are in the header.
         encoded_texts = [text.encode() for text in texts]
         header = {
             "op": "encode",

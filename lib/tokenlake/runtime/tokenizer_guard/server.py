@@ -160,6 +160,7 @@ class Server:
 
     def _value(self, operation: str, header: dict[str, Any], parts: Parts) -> Any:
         """Return the JSON value that answers an operation."""
+        # Without parts, the vocabulary comes from the file.
         tokenizer = self._tokenizer
         if not self._has_parts:
             return self._value_of_vocabulary(operation, header)

@@ -254,6 +254,7 @@ def _require_added_tokens_shape(name: str, added: Any) -> None:
                 shown(token),
                 "an object with id and content",
             )
+        # Its text, its id, and the length of the text.
         token_fields = cast("dict[str, Any]", token)
         content = token_fields.get("content")
         if type(content) is not str:
@@ -274,6 +275,7 @@ def _require_added_tokens_shape(name: str, added: Any) -> None:
                 f"at most {MAX_TOKEN_TEXT:,} characters",
             )
         characters += len(content)
+    # Many tokens of allowed length could be too much together.
     if characters > MAX_ADDED_TEXT:
         raise _wrong(
             name,
