@@ -116,9 +116,9 @@ def batch_of(rows: Sequence[Row], filling: Filling | None = None) -> Arrays:
 def _column(name: str, values: list[Any], filling: Filling | None) -> Any:
     """Return the values of one field as an array, or as the list that they are."""
     # The end of the name decides: ``chosen_input_ids`` are ids, too.
-    for kind in ("input_ids", *_FILLED_WITH):
-        if name == kind or name.endswith(f"_{kind}"):
-            return _token_column(name, kind, values, filling)
+    for name_end in ("input_ids", *_FILLED_WITH):
+        if name == name_end or name.endswith(f"_{name_end}"):
+            return _token_column(name, name_end, values, filling)
 
     # Numbers, and arrays of one shape. Integers beyond 64 bits stay a list.
     number_types = bool | int | float | np.number | np.bool_
@@ -394,12 +394,12 @@ class RowLoader:
         # Everything that decides the order must be the same here. 1 is not True.
         state = cast("dict[str, Any]", plain_integers(state))
         problems: list[str] = []
-        for name, value in self._identity().items():
-            if name not in state:
+        for setting, value in self._identity().items():
+            if setting not in state:
                 continue
-            stated = state[name]
+            stated = state[setting]
             if stated != value or type(stated) is not type(value):
-                problems.append(f"{name} is {stated!r} there and {value!r} here")
+                problems.append(f"{setting} is {stated!r} there and {value!r} here")
         if problems:
             raise ConfigError(
                 "the state belongs to another run: " + "; ".join(problems),
@@ -418,9 +418,9 @@ class RowLoader:
             ConfigError: A number is missing, or numbers contradict each other.
         """
         # The keys: none is missing, and none is unknown.
-        for name in ("epoch", "rows", *self._identity()):
-            if name not in state:
-                raise ConfigError(f"{_NO_STATE}: {name!r} is missing")
+        for required_key in ("epoch", "rows", *self._identity()):
+            if required_key not in state:
+                raise ConfigError(f"{_NO_STATE}: {required_key!r} is missing")
         state_keys = {"format", "epoch", "rows", "place", *self._identity()}
         for key in state:
             if key not in state_keys:
@@ -561,14 +561,14 @@ class RowLoader:
         items: Iterator[tuple[int, Row] | None] = chain(
             repeat(None, start.position.ordinal), read_rows()
         )
-        for count, item in enumerate(
+        for draw_count, drawn_item in enumerate(
             shuffled_by_buffer(items, size, key_of(self._seed, start.epoch))
         ):
-            if item is None:
+            if drawn_item is None:
                 continue
-            ordinal, row = item
+            ordinal, row = drawn_item
             del waiting[ordinal]
-            if count >= start.rows:
+            if draw_count >= start.rows:
                 yield row, next(iter(waiting.values()), read_to)
 
 
@@ -693,8 +693,10 @@ class ResumeState:
     )
 
     def __post_init__(self) -> None:
-        for name in ("shard_index", "row_index", "epoch", "step"):
-            object.__setattr__(self, name, whole_number(name, getattr(self, name), 0))
+        for field_name in ("shard_index", "row_index", "epoch", "step"):
+            object.__setattr__(
+                self, field_name, whole_number(field_name, getattr(self, field_name), 0)
+            )
 
     def rows(self, source: ShardedDataSource) -> Iterator[Row]:
         """Return the rows of a source from the next row on.

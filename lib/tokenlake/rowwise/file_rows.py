@@ -296,9 +296,9 @@ class FileRows:
         # A bad record before the first row is no error for a reader that resumes after
         # it: `_rows_of_batch` decides.
         source = replace(source, on_bad_record="quarantine")
-        for part in parts:
+        for file_range in parts:
             yield from read_rows(
-                part, source, self._columns, plain=source.content_field
+                file_range, source, self._columns, plain=source.content_field
             )
 
     def _rows_of_batch(
@@ -357,8 +357,8 @@ def _dicts(batch: RowBatch, numbers: Int64s, places: range) -> Numbered:
         places: Places of the rows to yield.
     """
     if batch.objects is not None:
-        for place in places:
-            yield int(numbers[place]), batch.objects[place]
+        for row_index in places:
+            yield int(numbers[row_index]), batch.objects[row_index]
         return
 
     # Arrow rows become Python objects slice by slice, so that the first row comes soon.
@@ -395,14 +395,14 @@ def seek(
     """
     # Lines: the index says near which byte the row begins, and a scan finds it exactly.
     if is_lines(file):
-        start = 0
+        start_byte = 0
         if row:
             with opened(file, options) as data:
                 index = indexes.up_to(data, row)
                 if row >= index.count:
                     return [], index.count
-                start = start_of(index, data, row)
-        return _growing(file, start), row
+                start_byte = start_of(index, data, row)
+        return _growing(file, start_byte), row
     # Blocks: the footer says which block has the row. All other files are read from
     # their beginning.
     starts = _block_starts(file, options)

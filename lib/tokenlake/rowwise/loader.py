@@ -360,7 +360,8 @@ class AsyncDataLoader(AsyncDataset[Arrays]):
             "load_state_dict()"
         )
 
-    get_state, set_state = state_dict, load_state_dict
+    get_state = state_dict
+    set_state = load_state_dict
     """Names that checkpoints use."""
 
 
@@ -434,7 +435,10 @@ class RowPlacement:
             ConfigError: A field is not an array (rows, ids), or the sharding cannot cut
                 it.
         """
-        return {name: self.array(name, values) for name, values in batch.items()}
+        return {
+            field_name: self.array(field_name, values)
+            for field_name, values in batch.items()
+        }
 
     def array(self, name: str, values: Any) -> Any:
         """Return one field (rows, ids) on the devices; errors as :meth:`placed`."""

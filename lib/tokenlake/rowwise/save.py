@@ -180,8 +180,10 @@ class DatasetWriter:
     def __enter__(self) -> Self:
         if self._place is not None:
             raise ConfigError("this writer was already used; create a new one")
-        place = self._stack.enter_context(self.target.placed(overwrite=self._overwrite))
-        self._place = place / directory.NEW
+        work_folder = self._stack.enter_context(
+            self.target.placed(overwrite=self._overwrite)
+        )
+        self._place = work_folder / directory.NEW
         return self
 
     def add(self, row: Row) -> None:
@@ -652,9 +654,9 @@ def pretokenize(
             files, tokenizer, output_path, output_format, max_length, **options
         )
     save_options: dict[str, Any] = {}
-    for name in _SAVING:
-        if name in options:
-            save_options[name] = options.pop(name)
+    for option in _SAVING:
+        if option in options:
+            save_options[option] = options.pop(option)
     # The maximum length goes over the settings of the tokenizer, wherever they are.
     if max_length is not None:
         config = options.get("tokenizer_config")
@@ -746,9 +748,9 @@ def _configuration(
     def take(names: Iterable[str]) -> dict[str, Any]:
         """Move the options of a section out of those of the dataset."""
         section_options: dict[str, Any] = {}
-        for name in names:
-            if name in dataset_options:
-                section_options[name] = dataset_options.pop(name)
+        for option in names:
+            if option in dataset_options:
+                section_options[option] = dataset_options.pop(option)
         return section_options
 
     # The tokenizer in any form becomes its section.

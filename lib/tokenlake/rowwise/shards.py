@@ -166,11 +166,11 @@ def rows_in_turn(
     """
     # Only the first shard is opened in its middle.
     starts: list[tuple[str, int]] = []
-    for shard_index, name in enumerate(names):
-        starts.append((name, 0 if shard_index else row))
+    for shard_index, shard_name in enumerate(names):
+        starts.append((shard_name, 0 if shard_index else row))
     if not workers:
         yield from chain.from_iterable(
-            open_at(name, first_row) for name, first_row in starts
+            open_at(shard_name, first_row) for shard_name, first_row in starts
         )
         return
 

@@ -157,11 +157,11 @@ class ShardedDataSource(ABC):
                 self, "rows may be left out (a filter, `where` or bad records)"
             )
         row_count = 0
-        for name in self.shard_names:
-            rows = self.get_shard_info(name).rows
+        for shard_name in self.shard_names:
+            rows = self.get_shard_info(shard_name).rows
             if rows is None:
                 raise shards.unknown_length(
-                    self, f"shard {name!r} does not report its number of rows"
+                    self, f"shard {shard_name!r} does not report its number of rows"
                 )
             row_count += rows
         return row_count
@@ -254,7 +254,7 @@ class ShardedDataSource(ABC):
         # With fewer shards than readers, rows are divided instead of shards.
         divides_rows = self.num_shards() < readers
         ordinal = begin.ordinal
-        for shard_index, name in list(enumerate(self.shard_names))[begin.shard :]:
+        for shard_index, shard_name in list(enumerate(self.shard_names))[begin.shard :]:
             if not divides_rows and shard_index % readers != reader:
                 continue
             is_first_shard = shard_index == begin.shard
@@ -263,7 +263,7 @@ class ShardedDataSource(ABC):
             # which the first ones may have been read.
             last_number = -1
             passed = -1
-            for number, row in self.open_shard_numbered(name, first_number):
+            for number, row in self.open_shard_numbered(shard_name, first_number):
                 passed = passed + 1 if number == last_number else 0
                 last_number = number
                 is_begin = is_first_shard and number == begin.number
@@ -377,7 +377,10 @@ class NumberedSource(ShardedDataSource):
     @cached_property
     def _places(self) -> dict[str, int]:
         """Index of each shard, by name."""
-        return {name: place for place, name in enumerate(self.shard_names)}
+        return {
+            shard_name: shard_index
+            for shard_index, shard_name in enumerate(self.shard_names)
+        }
 
     def _index(self, name: str) -> int:
         """Return the index of a shard; ConfigError if no shard has this name."""
@@ -549,16 +552,16 @@ class CountedSource(DerivedSource):
 
         With `before`, only rows with lower numbers count.
         """
-        name = self.shard_names[index]
+        shard_name = self.shard_names[index]
         if self.every_row and before is None:
-            row_count = self._source.get_shard_info(name).rows
+            row_count = self._source.get_shard_info(shard_name).rows
             if row_count is not None:
                 return min(row_count, left)
         if before == 0:
             return 0
         # Rows may be left out: count those that are yielded.
         row_count = 0
-        for number, _ in islice(self._source.open_shard_numbered(name), left):
+        for number, _ in islice(self._source.open_shard_numbered(shard_name), left):
             if before is not None and number >= before:
                 break
             row_count += 1
@@ -585,7 +588,7 @@ class LimitedShardedSource(CountedSource):
         if not self.every_row:
             return replace(info, rows=None)
         names = self.shard_names[: info.index + 1]
-        rows = [self._source.get_shard_info(name).rows for name in names]
+        rows = [self._source.get_shard_info(name_before).rows for name_before in names]
         return replace(info, rows=shards.limited(rows, self._first))
 
     def _rows(self, index: int, row: int) -> Numbered:
@@ -620,7 +623,7 @@ class SkippedShardedSource(CountedSource):
         return max(0, len(self._source) - self._first)
 
     def _rows(self, index: int, row: int) -> Numbered:
-        name = self.shard_names[index]
+        shard_name = self.shard_names[index]
         # Without gaps, the first rows of the shard are those with the lowest numbers.
         if self._source.every_row:
             left = self._left(index)
@@ -628,8 +631,8 @@ class SkippedShardedSource(CountedSource):
             if not self.endless:
                 first_number = self._counted(index, left)
             row = max(row, first_number)
-            return self._source.open_shard_numbered(name, row)
-        rows = self._source.open_shard_numbered(name, row)
+            return self._source.open_shard_numbered(shard_name, row)
+        rows = self._source.open_shard_numbered(shard_name, row)
         return islice(rows, self._still(index, row), None)
 
 
@@ -679,8 +682,8 @@ class ShuffledShardedSource(DerivedSource):
         return True
 
     def _rows(self, index: int, row: int) -> Numbered:
-        name = self.shard_names[index]
+        shard_name = self.shard_names[index]
         rows = shuffled_by_buffer(
-            self._source.open_shard(name), self._size, key_of(self._seed, index)
+            self._source.open_shard(shard_name), self._size, key_of(self._seed, index)
         )
-        return shards.rows_from(row, rows, name)
+        return shards.rows_from(row, rows, shard_name)

@@ -250,10 +250,10 @@ def _inputs_of(name: str, source: ShardedDataSource) -> list[dict[str, Any]]:
     if versions:
         common_folder = commonpath([posixpath.dirname(path) for path, _, _ in versions])
     inputs: list[dict[str, Any]] = []
-    for path, size, token in versions:
+    for path, file_bytes, token in versions:
         path_below = path[len(common_folder) :].lstrip("/")
         inputs.append(
-            {"source": name, "path": path_below, "bytes": size, "version": token}
+            {"source": name, "path": path_below, "bytes": file_bytes, "version": token}
         )
     return inputs
 

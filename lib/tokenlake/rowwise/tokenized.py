@@ -399,14 +399,14 @@ class RowTokens:
         # A bad row ends the batch, or is left out.
         if faults and source.on_bad_record == "fail":
             # The rows before the first bad one, then its error.
-            place = min(faults)
-            if place:
-                yield from self._tokenized_batch(batch[:place], shard, is_json)
-            problem = faults[place].detail
-            if faults[place].reason == "null_text":
-                problem += f"; it has {fields_in(objects[place])}"
-            number, _ = batch[place]
-            raise bad_row(shard, number, problem, reason=faults[place].reason)
+            first_bad = min(faults)
+            if first_bad:
+                yield from self._tokenized_batch(batch[:first_bad], shard, is_json)
+            problem = faults[first_bad].detail
+            if faults[first_bad].reason == "null_text":
+                problem += f"; it has {fields_in(objects[first_bad])}"
+            number, _ = batch[first_bad]
+            raise bad_row(shard, number, problem, reason=faults[first_bad].reason)
         # 4. Rows of the documents.
         is_good = ~np.isin(origin, list(faults))
         yield from self._rows_of(
@@ -559,8 +559,8 @@ class RowTokens:
         column_names = list(columns)
         removed = self.remove or ()
         keeps_fields = self.keep is not None or self.remove is not None
-        for place, *cells in zip(origin.tolist(), *columns.values(), strict=True):
-            number, row = batch[place]
+        for row_index, *cells in zip(origin.tolist(), *columns.values(), strict=True):
+            number, row = batch[row_index]
             tokens = dict(zip(column_names, cells, strict=True))
             if keeps_fields:
                 names = row if self.keep is None else self.keep
@@ -586,11 +586,11 @@ class RowTokens:
         faults: dict[int, Fault] = {}
         if not self.keep:
             return faults
-        for place, row in enumerate(rows):
+        for row_index, row in enumerate(rows):
             missing_field = next((name for name in self.keep if name not in row), None)
             if missing_field is not None:
                 problem = f"additional_fields: the row has no field {missing_field!r}; it has {fields_in(row)}"
-                faults[place] = Fault("missing_field", problem)
+                faults[row_index] = Fault("missing_field", problem)
         return faults
 
     def _with_lists(self, numbered: tuple[int, Row]) -> tuple[int, Row]:
@@ -630,9 +630,9 @@ def _with_special_tokens(
 def _without_nulls(row: Row, names: Iterable[str | None]) -> Row:
     """Return a row without the keys that have no value in some of its fields."""
     cleaned = row.copy()
-    for name in names:
-        if name is not None and name in row:
-            cleaned[name] = without_nulls(row[name])
+    for field_name in names:
+        if field_name is not None and field_name in row:
+            cleaned[field_name] = without_nulls(row[field_name])
     return cleaned
 
 

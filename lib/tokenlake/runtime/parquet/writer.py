@@ -232,8 +232,8 @@ class PackedWriter:
                 values for _, values, _ in inner_levels if values is not None
             ]
             # One column chunk for each leaf.
-            for kind, values in zip(column.leaves, leaf_values, strict=True):
-                metadata = self._write_chunk(kind, values, begins)
+            for leaf_kind, values in zip(column.leaves, leaf_values, strict=True):
+                metadata = self._write_chunk(leaf_kind, values, begins)
                 chunk = {
                     ColumnChunkField.FILE_OFFSET: 0,
                     ColumnChunkField.META_DATA: metadata,

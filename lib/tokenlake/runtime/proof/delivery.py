@@ -225,11 +225,13 @@ def _require_countable(plan: BatchPlan) -> None:
     # A part of a source has an order of its own, which the counts of whole epochs do
     # not fit.
     orders = plan.stream(0).orders
-    for name, order, stored in zip(plan.datasets, orders, plan.sources, strict=True):
-        if order.rows != stored.rows:
+    for dataset_name, order, stored_source in zip(
+        plan.datasets, orders, plan.sources, strict=True
+    ):
+        if order.rows != stored_source.rows:
             raise ConfigError(
-                f"the mixture uses {order.rows:,} of the {stored.rows:,} rows of {name} (max_fraction, budgets), but "
-                "a statement counts whole sources; expected a mixture with whole sources"
+                f"the mixture uses {order.rows:,} of the {stored_source.rows:,} rows of {dataset_name} (max_fraction, "
+                "budgets), but a statement counts whole sources; expected a mixture with whole sources"
             )
 
 
@@ -247,11 +249,11 @@ def steps_of_rows(
     Returns:
         None if no step delivers any of them.
     """
-    first = _edge_step(plan, delivery, group, row, is_last=False)
-    last = _edge_step(plan, delivery, group, row, is_last=True)
-    if first is None or last is None:
+    first_step = _edge_step(plan, delivery, group, row, is_last=False)
+    last_step = _edge_step(plan, delivery, group, row, is_last=True)
+    if first_step is None or last_step is None:
         return None
-    return first, last
+    return first_step, last_step
 
 
 def _edge_step(

@@ -98,16 +98,18 @@ def private_key(
             "signing needs cryptography: pip install 'tokenlake[prove]'"
         ) from error
     # Without a password, because a program may sign.
-    place, pem_text = _read_private(reference)
+    key_place, pem_text = _read_private(reference)
     try:
         key = serialization.load_pem_private_key(pem_text, password=None)
     except (ValueError, TypeError) as error:
         # The package's own message is not repeated: it may quote the key.
         raise ConfigError(
-            f"{place} holds no private key in PEM without a password; {_HOW}"
+            f"{key_place} holds no private key in PEM without a password; {_HOW}"
         ) from error
     if not isinstance(key, Ed25519PrivateKey):
-        raise ConfigError(f"{place} holds a key of another kind than Ed25519; {_HOW}")
+        raise ConfigError(
+            f"{key_place} holds a key of another kind than Ed25519; {_HOW}"
+        )
     return key, key.public_key().public_bytes_raw()
 
 

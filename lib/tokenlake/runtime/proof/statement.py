@@ -156,16 +156,16 @@ def check_statement(
 def _require_same_takedown(stated: Statement, takedown: Takedown | None) -> None:
     """Raise ConfigError unless the takedown list is that of a statement."""
     # Lists are the same if their files are.
-    expected: str | None = None
+    expected_sha256: str | None = None
     if stated["takedown"]:
-        expected = stated["takedown"]["sha256"]
-    got = None if takedown is None else takedown.sha256
-    if expected != got:
+        expected_sha256 = stated["takedown"]["sha256"]
+    got_sha256 = None if takedown is None else takedown.sha256
+    if expected_sha256 != got_sha256:
         expected_list = "no list"
-        if expected is not None:
-            expected_list = f"the list with sha256 {expected}"
+        if expected_sha256 is not None:
+            expected_list = f"the list with sha256 {expected_sha256}"
         raise ConfigError(
-            f"takedown: the statement is about {expected_list}, got {got or 'none'}; give the same list"
+            f"takedown: the statement is about {expected_list}, got {got_sha256 or 'none'}; give the same list"
         )
 
 
@@ -178,15 +178,16 @@ def _require_same_evaluation(
     """
     overlap: dict[str, Any] = stated["overlap"] or {"n": NGRAM, "sets": {}}
     # Sets are the same if their origins are, which have hashes.
-    expected: dict[str, Any] = {}
+    expected_identities: dict[str, Any] = {}
     for set_name, set_claim in overlap["sets"].items():
-        expected[set_name] = set_claim["identity"]
-    got: dict[str, Any] = {}
+        expected_identities[set_name] = set_claim["identity"]
+    got_identities: dict[str, Any] = {}
     for set_name, evaluation_set in evaluation.items():
-        got[set_name] = evaluation_set.identity
-    if expected != got:
+        got_identities[set_name] = evaluation_set.identity
+    if expected_identities != got_identities:
         raise ConfigError(
-            f"evaluation: the statement is about {expected or 'no sets'}, got {got or 'none'}; give the same sets"
+            f"evaluation: the statement is about {expected_identities or 'no sets'}, "
+            f"got {got_identities or 'none'}; give the same sets"
         )
     return overlap["n"]
 

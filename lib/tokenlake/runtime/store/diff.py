@@ -174,7 +174,7 @@ def _selected(
     """Return some fields of an entry; None for no entry."""
     if entry is None:
         return None
-    return {name: getattr(entry, name) for name in names}
+    return {field_name: getattr(entry, field_name) for field_name in names}
 
 
 # Members of `Difference` by their type: lists of changes, lists of counts, and all
@@ -575,16 +575,20 @@ def _unlike_columns(
         return ()
     column_names = sorted(shard.logical.keys() | other.logical.keys())
     return tuple(
-        name
-        for name in column_names
-        if shard.logical.get(name) != other.logical.get(name)
+        column_name
+        for column_name in column_names
+        if shard.logical.get(column_name) != other.logical.get(column_name)
     )
 
 
 def _id_hashes(shard: ShardEntry) -> tuple[tuple[str, str], ...]:
     """Return the columns of ids and their logical hashes, by name."""
     return tuple(
-        sorted(item for item in shard.logical.items() if item[0].endswith(_IDS))
+        sorted(
+            column_hash
+            for column_hash in shard.logical.items()
+            if column_hash[0].endswith(_IDS)
+        )
     )
 
 

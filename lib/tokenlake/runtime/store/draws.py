@@ -104,8 +104,8 @@ def outcomes(mixture: SourceMixture, spec: MixtureSpec) -> dict[str, SourceDraw]
     places = mixture.layout.places_before(total_rows)
     drawn_by_lane = np.stack(
         [
-            mixture.drawn(lane_number, int(place))
-            for lane_number, place in enumerate(places)
+            mixture.drawn(lane_number, int(place_in_lane))
+            for lane_number, place_in_lane in enumerate(places)
         ]
     )
     # Rows that the weights request of each source, over the whole stream.
@@ -344,9 +344,9 @@ def _asked_tokens(
     if record.weights_by != "tokens":
         return dict.fromkeys(record.sources)
     return token_shares(
-        {name: draw.asked for name, draw in draws.items()},
-        {name: source.rows for name, source in record.sources.items()},
-        {name: source.tokens for name, source in record.sources.items()},
+        {source_name: draw.asked for source_name, draw in draws.items()},
+        {source_name: source.rows for source_name, source in record.sources.items()},
+        {source_name: source.tokens for source_name, source in record.sources.items()},
     )
 
 
@@ -365,7 +365,9 @@ def settings_of(record: MixtureRecord) -> dict[str, Any]:
     return {
         "level": record.level,
         "weights_by": record.weights_by,
-        "splits": {name: source.split for name, source in record.sources.items()},
+        "splits": {
+            source_name: source.split for source_name, source in record.sources.items()
+        },
         **record.order.identity(record.sources),
         "rows": record.order.rows,
     }

@@ -333,17 +333,17 @@ class ShardCache:
            give up.
         3. Pause, and look for the copy.
         """
-        part = self._folder / f"{PART}{copy.name}"
+        part_path = self._folder / f"{PART}{copy.name}"
         pause = _FIRST_PAUSE
         last_state: tuple[int, int] | None = None
         last_change = time.monotonic()
         # 1. Try to get the right to fetch.
         while True:
             descriptor = os.open(
-                part, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666
+                part_path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666
             )
-            if holds_alone(descriptor, part):
-                return self._fill(descriptor, part, copy, size, fetch, shard_name)
+            if holds_alone(descriptor, part_path):
+                return self._fill(descriptor, part_path, copy, size, fetch, shard_name)
             # 2. Another process fetches the shard. Its file changes as long as it makes
             # progress.
             try:
