@@ -32,6 +32,7 @@ from tests.rowwise.pipeline_support import (
 from tests.rowwise.sharded_support import Known, Plain, counted
 from tests.seeds import promise
 from tests.tokenizers.tokenizer_samples import byte_level
+from tokenlake.base import threads
 from tokenlake.easydel import AsyncDataLoader
 from tokenlake.errors import ConfigError, SourceError
 from tokenlake.rowwise import ShardedDataSource
@@ -295,6 +296,42 @@ def test_a_cancelled_wait_leaves_no_threads():
             await task
 
     asyncio.run(run())
+    require_no_threads()
+
+
+def test_items_are_closed_once_no_thread_draws(monkeypatch: pytest.MonkeyPatch):
+    # An iterator is closed while another thread still starts its first threads: one of
+    # them draws already, and none is known to the iterator.
+    is_drawing = threading.Event()
+    is_closing = threading.Event()
+    is_closed = threading.Event()
+
+    def items() -> Iterator[int]:
+        try:
+            is_drawing.set()
+            is_closing.wait(120)
+            # Long enough that a close that did not wait would meet the drawing thread.
+            time.sleep(0.2)
+            yield 0
+        finally:
+            is_closed.set()
+
+    start_at_once = threads.start_thread
+
+    def start_slowly(*args: Any, **options: Any) -> threading.Thread:
+        thread = start_at_once(*args, **options)
+        is_closed.wait(10)
+        return thread
+
+    monkeypatch.setattr(threads, "start_thread", start_slowly)
+    prefetched = threads.Prefetched(items(), lambda item: item, ahead=1)
+    reader = threading.Thread(target=lambda: list(prefetched))
+    reader.start()
+    assert is_drawing.wait(120)
+    is_closing.set()
+    prefetched.close()
+    assert is_closed.is_set()
+    reader.join(120)
     require_no_threads()
 
 

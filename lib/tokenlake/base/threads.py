@@ -235,9 +235,7 @@ class Prefetched(Generic[Drawn, Made]):
         self._queue.close()
         for thread in self._threads:
             thread.join()
-        close = getattr(self._queue.items, "close", None)
-        if close is not None:
-            close()  # once no thread draws
+        self._queue.close_items()
 
     def __del__(self) -> None:
         self._queue.close()
@@ -253,7 +251,9 @@ class _Queue(Generic[Drawn, Made]):
         self.items = items
         self._make = make
         self._ahead = ahead
-        self._drawing = threading.Lock()  # held while an item is drawn
+        # Held while an item is drawn. It may be taken again by its holder: items that
+        # close themselves get an error of their own, not a wait without end.
+        self._drawing = threading.RLock()
         self._changed = threading.Condition()  # of the fields below
         self._promised: deque[Future[Made]] = deque()
         self._unread = 0  # number of promises whose results were not delivered yet
@@ -312,6 +312,15 @@ class _Queue(Generic[Drawn, Made]):
             self._closed = True
             self._promised.clear()
             self._changed.notify_all()
+
+    def close_items(self) -> None:
+        """Close the iterator of items, if it can be closed, once no thread draws."""
+        # Joined threads are not enough: another thread may be starting them just now,
+        # as when a wait is cancelled at its first batch.
+        with self._drawing:
+            close = getattr(self.items, "close", None)
+            if close is not None:
+                close()
 
     def _promise(self) -> Future[Made] | None:
         """Append a promise once there is room for it; None if no more items come."""

@@ -1,6 +1,6 @@
-"""Batches of arrays from rows, in a reproducible order that can be resumed.
+"""Batches of arrays from rows, in a reproducible order.
 
-It can be resumed after any batch.
+An epoch can be resumed after any batch.
 
 - `Filling`, `batch_of`: padding, and the types of a batch's arrays
 - `RowLoader`, `RowDelivery`: epochs of a source, prepared ahead by threads, and their
@@ -116,9 +116,9 @@ def batch_of(rows: Sequence[Row], filling: Filling | None = None) -> Arrays:
 def _column(name: str, values: list[Any], filling: Filling | None) -> Any:
     """Return the values of one field as an array, or as the list that they are."""
     # The end of the name decides: ``chosen_input_ids`` are ids, too.
-    for kind in ("input_ids", *_FILLED_WITH):
-        if name == kind or name.endswith(f"_{kind}"):
-            return _token_column(name, kind, values, filling)
+    for name_end in ("input_ids", *_FILLED_WITH):
+        if name == name_end or name.endswith(f"_{name_end}"):
+            return _token_column(name, name_end, values, filling)
 
     # Numbers, and arrays of one shape. Integers beyond 64 bits stay a list.
     number_types = bool | int | float | np.number | np.bool_
@@ -230,6 +230,7 @@ def batch_iterator(
         drop_last: Whether a last batch of fewer rows is left out.
         padding: Arguments `pad_token_id` and `padding_side` of :func:`collate_batch`.
     """
+    # Arguments are checked now, and not when the first batch is drawn.
     whole_number("batch_size", batch_size, 1)
     min_rows = batch_size if drop_last else 1
 
@@ -318,12 +319,18 @@ class RowLoader:
 
         # Threads collate batches ahead; one more puts them onto devices, in order.
         # Without threads, both are done when a batch is drawn.
-        uses_threads = self._load.prefetch_enabled if prefetch is None else prefetch
+        if prefetch is None:
+            prefetch = self._load.prefetch_enabled
+        collated_ahead = 0
+        placed_ahead = 0
+        if prefetch:
+            collated_ahead = self._load.prefetch_buffer_size
+            placed_ahead = _ON_DEVICES
         batches: Iterator[_CollatedBatch] = Prefetched(
             self._batches(start),
             self._collate,
             workers=self._load.prefetch_workers,
-            ahead=self._load.prefetch_buffer_size if uses_threads else 0,
+            ahead=collated_ahead,
         )
         place_batch = self._place_batch
         if place_batch is not None:
@@ -331,7 +338,7 @@ class RowLoader:
                 batches,
                 lambda batch: batch._replace(arrays=place_batch(batch.arrays)),
                 workers=1,
-                ahead=_ON_DEVICES if uses_threads else 0,
+                ahead=placed_ahead,
             )
         delivery = RowDelivery(batches, self, meter)
         self._latest = weakref.ref(delivery)
@@ -387,12 +394,12 @@ class RowLoader:
         # Everything that decides the order must be the same here. 1 is not True.
         state = cast("dict[str, Any]", plain_integers(state))
         problems: list[str] = []
-        for name, value in self._identity().items():
-            if name not in state:
+        for setting, value in self._identity().items():
+            if setting not in state:
                 continue
-            stated = state[name]
+            stated = state[setting]
             if stated != value or type(stated) is not type(value):
-                problems.append(f"{name} is {stated!r} there and {value!r} here")
+                problems.append(f"{setting} is {stated!r} there and {value!r} here")
         if problems:
             raise ConfigError(
                 "the state belongs to another run: " + "; ".join(problems),
@@ -411,9 +418,9 @@ class RowLoader:
             ConfigError: A number is missing, or numbers contradict each other.
         """
         # The keys: none is missing, and none is unknown.
-        for name in ("epoch", "rows", *self._identity()):
-            if name not in state:
-                raise ConfigError(f"{_NO_STATE}: {name!r} is missing")
+        for required_key in ("epoch", "rows", *self._identity()):
+            if required_key not in state:
+                raise ConfigError(f"{_NO_STATE}: {required_key!r} is missing")
         state_keys = {"format", "epoch", "rows", "place", *self._identity()}
         for key in state:
             if key not in state_keys:
@@ -475,7 +482,10 @@ class RowLoader:
         if self._latest is None or self._latest() is not delivery:
             return
         self.ended = after is None
-        self._now = self._next if after is None else after
+        if after is None:
+            self._now = self._next
+        else:
+            self._now = after
 
     def _identity(self) -> dict[str, Any]:
         """Return the settings that decide the order, and properties of the source.
@@ -551,14 +561,14 @@ class RowLoader:
         items: Iterator[tuple[int, Row] | None] = chain(
             repeat(None, start.position.ordinal), read_rows()
         )
-        for count, item in enumerate(
+        for draw_count, drawn_item in enumerate(
             shuffled_by_buffer(items, size, key_of(self._seed, start.epoch))
         ):
-            if item is None:
+            if drawn_item is None:
                 continue
-            ordinal, row = item
+            ordinal, row = drawn_item
             del waiting[ordinal]
-            if count >= start.rows:
+            if draw_count >= start.rows:
                 yield row, next(iter(waiting.values()), read_to)
 
 
@@ -573,10 +583,9 @@ def _rows_from(
         # Iterating over a source is going through its shards, unless a custom class
         # does something else.
         source_class = type(source)
-        has_own_order = source_class.__iter__ is not ShardedDataSource.__iter__
-        if source_class.iter_shards is not ShardedDataSource.iter_shards:
-            has_own_order = True
-        if not has_own_order:
+        has_own_rows = source_class.__iter__ is not ShardedDataSource.__iter__
+        has_own_shards = source_class.iter_shards is not ShardedDataSource.iter_shards
+        if not has_own_rows and not has_own_shards:
             yield from source.positions(start)
             return
     for ordinal, row in islice(enumerate(source), start.ordinal, None):
@@ -630,7 +639,10 @@ class RowDelivery(Iterator[Arrays]):
             batch = meter.timed(self._batches)
         # The loader learns of the end as well, which begins the next epoch.
         if self._loader is not None:
-            self._loader.delivered(self, None if batch is None else batch.progress)
+            progress: RowProgress | None = None
+            if batch is not None:
+                progress = batch.progress
+            self._loader.delivered(self, progress)
         if batch is None:
             self._loader = None
             raise StopIteration
@@ -681,8 +693,10 @@ class ResumeState:
     )
 
     def __post_init__(self) -> None:
-        for name in ("shard_index", "row_index", "epoch", "step"):
-            object.__setattr__(self, name, whole_number(name, getattr(self, name), 0))
+        for field_name in ("shard_index", "row_index", "epoch", "step"):
+            object.__setattr__(
+                self, field_name, whole_number(field_name, getattr(self, field_name), 0)
+            )
 
     def rows(self, source: ShardedDataSource) -> Iterator[Row]:
         """Return the rows of a source from the next row on.

@@ -195,7 +195,7 @@ def _input_identity(version: tuple[str, int, str], hash_fn: str) -> list[Any]:
     Raises:
         InputChangedError: The file has changed since it was listed.
     """
-    path, size, token = version
+    path, file_bytes, token = version
     content = token
     if hash_fn != "path" and token.startswith("stat:"):
         # The hash cache knows the hashes of files that were read before.
@@ -210,10 +210,10 @@ def _input_identity(version: tuple[str, int, str], hash_fn: str) -> list[Any]:
             )
         content = f"sha256:{sha256}"
     if hash_fn == "content":
-        return [size, content]
+        return [file_bytes, content]
     if hash_fn == "combined":
-        return [path, size, token, content]
-    return [path, size, token, ""]
+        return [path, file_bytes, token, content]
+    return [path, file_bytes, token, ""]
 
 
 def _key(

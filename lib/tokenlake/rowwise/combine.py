@@ -85,13 +85,13 @@ class CompositeShardedSource(NumberedSource):
         return any(source.endless for source in self._sources)
 
     def _rows(self, index: int, row: int) -> Numbered:
-        source_index, name = self._origins[index]
-        return self._sources[source_index].open_shard_numbered(name, row)
+        source_index, shard_name = self._origins[index]
+        return self._sources[source_index].open_shard_numbered(shard_name, row)
 
     def get_shard_info(self, shard_name: str) -> ShardInfo:
         index = self._index(shard_name)
-        source_index, name = self._origins[index]
-        info = self._sources[source_index].get_shard_info(name)
+        source_index, name_in_source = self._origins[index]
+        info = self._sources[source_index].get_shard_info(name_in_source)
         return replace(info, name=shard_name, index=index)
 
 
@@ -123,17 +123,17 @@ class TokenLimitedSource(DerivedSource):
     # A row beyond the limit can be found only by counting the tokens of those before
     # it.
     def _rows(self, index: int, row: int) -> Numbered:
-        name = self.shard_names[index]
+        shard_name = self.shard_names[index]
 
         def until_full() -> Iterator[Row]:
             tokens_left = self._max_tokens
-            for number, row in enumerate(self._source.open_shard(name)):
+            for number, row in enumerate(self._source.open_shard(shard_name)):
                 yield row
                 tokens_left -= len(_values_of(row, "input_ids", number))
                 if tokens_left <= 0:
                     return
 
-        return rows_from(row, until_full(), name)
+        return rows_from(row, until_full(), shard_name)
 
 
 @final
@@ -171,23 +171,23 @@ class BatchedShardedSource(DerivedSource):
         return replace(info, rows=-(-info.rows // self._batch_size))
 
     def _rows(self, index: int, row: int) -> Numbered:
-        name = self.shard_names[index]
-        first = row * self._batch_size
-        batch_count = self.get_shard_info(name).rows
+        shard_name = self.shard_names[index]
+        first_row = row * self._batch_size
+        batch_count = self.get_shard_info(shard_name).rows
         if batch_count is None:
             # The source cannot seek to its n-th row: read from the beginning, and
             # count.
-            rows = self._source.open_shard(name)
-            rows_before = sum(1 for _ in islice(rows, first))
+            rows = self._source.open_shard(shard_name)
+            rows_before = sum(1 for _ in islice(rows, first_row))
             batch_count = -(-rows_before // self._batch_size)
         elif row < batch_count:
-            rows = self._source.open_shard_at_row(name, first)
+            rows = self._source.open_shard_at_row(shard_name, first_row)
         else:
             rows = iter(())
         # The end of the source: one row at its end gives nothing, and more are an
         # error.
         if row > batch_count:
-            raise beyond(name, row, batch_count)
+            raise beyond(shard_name, row, batch_count)
 
         for number in count(row):
             batch = list(islice(rows, self._batch_size))
@@ -285,9 +285,9 @@ class PackedShardedSource(NumberedSource):
             settings = config.model_dump(exclude_unset=True)
         if isinstance(settings, Mapping):
             settings = dict(cast("Mapping[str, Any]", settings))
-            for name, value in overrides.items():
+            for option, value in overrides.items():
                 if value is not None:
-                    settings[name] = value
+                    settings[option] = value
         pack = section(PackStageConfig, settings, "PackedShardedSource")
 
         # Options of the packer: those that have the names of settings, and the others.
@@ -368,6 +368,7 @@ def _ends(
     """
     eos = config.eos_token_id
     pad = config.pad_token_id
+    # A build decides in the same way, so that both have the same ids.
     if tokenizer is not None:
         pack = ResolvedPack(width=config.seq_length, eos_token_id=eos, pad_token_id=pad)
         ids = packing_ids(
@@ -501,8 +502,8 @@ class HFDatasetShardedSource(NumberedSource):
     def _count(self, index: int) -> int | None:
         if self._bounds is None:
             return None
-        start, stop = self._bounds[index]
-        return stop - start
+        first_row, end_row = self._bounds[index]
+        return end_row - first_row
 
     def _rows(self, index: int, row: int) -> Numbered:
         shard_name = self._names[index]
@@ -528,7 +529,8 @@ class HFDatasetShardedSource(NumberedSource):
 
     def _indexed(self, index: int, row: int) -> Iterator[Any]:
         """Yield the rows of a shard of a ``Dataset`` from number `row` on."""
-        shard_start, shard_end = self._bounds[index] if self._bounds else (0, 0)
+        assert self._bounds is not None
+        shard_start, shard_end = self._bounds[index]
         if row > shard_end - shard_start:
             raise beyond(self._names[index], row, shard_end - shard_start)
         if self._arrow is None:
@@ -597,7 +599,7 @@ def _require_dataset(dataset: Any) -> None:
         )
     access = "__getitem__" if hasattr(dataset, "__len__") else "skip"
     methods = ("with_format", "column_names", access, "__iter__")
-    has_methods = all(hasattr(dataset, name) for name in methods)
+    has_methods = all(hasattr(dataset, method) for method in methods)
     if isinstance(dataset, type) or not has_methods:
         raise expected(
             "dataset",

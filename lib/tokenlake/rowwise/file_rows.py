@@ -12,12 +12,14 @@ Row r begins at a place that depends on the format:
 - **Everything else** (compressed files, CSV, JSON arrays, streams) is read from the
   beginning.
 
-Example, with an entry for every 8 bytes of the lines ``aaa``, ``b``, (blank), ``cc``, ``d``, which begin at bytes 0, 4,
-6, 7 and 10::
+Example, with an entry for every 8 bytes of the lines ``aaa``, ``b``, (blank), ``cc``,
+``d``, which begin at bytes 0, 4, 6, 7 and 10::
 
-    rows     0  2       # the blocks of lines begin at bytes 0 and 7; their first rows are rows 0 and 2
+    # The blocks of lines begin at bytes 0 and 7; their first rows are rows 0 and 2.
+    rows     0  2
     offsets  0  7
-    # row 3 (`d`): the last entry at or before it is (2, 7), and the scan from byte 7 finds rows 2 and 3 at 7 and 10
+    # Row 3 (`d`): the last entry at or before it is (2, 7), and the scan from byte 7
+    # finds rows 2 and 3 at bytes 7 and 10.
 
 A scan stops as soon as it has passed the row that is wanted, and a later one continues
 there. Indexes are stored in the cache directory.
@@ -121,7 +123,9 @@ class RowIndexes:
             directory: Folder of the stored indexes. None for the cache directory.
             least: Number of scanned bytes from which on an index is stored.
         """
-        folder = Path(directory) if directory is not None else default_folder() / "rows"
+        folder = default_folder() / "rows"
+        if directory is not None:
+            folder = Path(directory)
         self._stored = DiskCache(folder)
         self._least = least
         self._loaded: dict[InputFile, RowIndex] = {}
@@ -134,7 +138,9 @@ class RowIndexes:
         index = self._loaded.get(file)
         if index is None:
             entry = self._stored.get(_key(file))
-            index = NO_INDEX if entry is None else RowIndex(**entry[0])
+            index = NO_INDEX
+            if entry is not None:
+                index = RowIndex(**entry[0])
             self._loaded[file] = index
         return index
 
@@ -233,7 +239,7 @@ class FileRows:
             BadRecordError: A record from `row` on is bad and the policy is ``fail``.
                 Rows before it are yielded first.
             ConfigError: `row` is beyond the end.
-            DamagedFileError, InputChangedError: As in
+            DamagedFileError, InputChangedError: The file cannot be used, see
                 :func:`tokenlake.etl.sources.records.read_rows`.
         """
         # Nothing is opened for rows after the stop, which a limit may have set.
@@ -290,9 +296,9 @@ class FileRows:
         # A bad record before the first row is no error for a reader that resumes after
         # it: `_rows_of_batch` decides.
         source = replace(source, on_bad_record="quarantine")
-        for part in parts:
+        for file_range in parts:
             yield from read_rows(
-                part, source, self._columns, plain=source.content_field
+                file_range, source, self._columns, plain=source.content_field
             )
 
     def _rows_of_batch(
@@ -351,8 +357,8 @@ def _dicts(batch: RowBatch, numbers: Int64s, places: range) -> Numbered:
         places: Places of the rows to yield.
     """
     if batch.objects is not None:
-        for place in places:
-            yield int(numbers[place]), batch.objects[place]
+        for row_index in places:
+            yield int(numbers[row_index]), batch.objects[row_index]
         return
 
     # Arrow rows become Python objects slice by slice, so that the first row comes soon.
@@ -389,14 +395,14 @@ def seek(
     """
     # Lines: the index says near which byte the row begins, and a scan finds it exactly.
     if is_lines(file):
-        start = 0
+        start_byte = 0
         if row:
             with opened(file, options) as data:
                 index = indexes.up_to(data, row)
                 if row >= index.count:
                     return [], index.count
-                start = start_of(index, data, row)
-        return _growing(file, start), row
+                start_byte = start_of(index, data, row)
+        return _growing(file, start_byte), row
     # Blocks: the footer says which block has the row. All other files are read from
     # their beginning.
     starts = _block_starts(file, options)

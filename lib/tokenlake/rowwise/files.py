@@ -226,6 +226,7 @@ class FileBacked(NumberedSource):
 
         All folders must record the same token.
         """
+        # Only flat directories of this machine have a manifest beside their files.
         folders: set[Path] = set()
         for rows in self._files:
             if rows.file.is_local:
@@ -409,6 +410,7 @@ class HuggingFaceShardedSource(FileBacked):
             )
         fields = {"split": split, "subset": subset}
         source = _resolved("hf", dataset_name, None, fields, **options)
+        # The listing pins the commit, which all later reads use.
         files = list_inputs(source, hashed=False)
         if not streaming:
             files = downloaded(files, source.storage_options, cache_dir)

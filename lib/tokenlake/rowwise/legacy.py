@@ -175,6 +175,8 @@ class DatasetMixture:
     def _check_mixing(self) -> None:
         """Raise ConfigError for options that the kind of mixing ignores."""
         has_weights = self.mixture_weights is not None
+        # Datasets one after the other have neither weights nor batches; datasets that
+        # take turns have no weights.
         if not self.streaming:
             switch = "streaming"
             has_ignored_option = has_weights or self.batch_size != 1
@@ -547,23 +549,8 @@ class TextDatasetInform(BaseDatasetInform):
                 None,
                 "a file, glob, directory, URL or Hub id",
             )
-        config: dict[str, Any] = {field: getattr(self, field) for field in _OF_FILES}
-        if self.split == TRAIN:
-            # A written split would select among files that are named one by one; the
-            # default does not.
-            del config["split"]
-        # The types of this interface, as settings of a source.
-        file_type = self.get_str_type()
-        config["type"] = file_type
-        config["delimiter"] = None
-        if file_type == "tsv":
-            config["type"] = "csv"
-            config["delimiter"] = "\t"
-        if file_type in ("txt", "text"):
-            config["text_mode"] = "lines"
-            config["content_field"] = self.content_field or "text"
         # The steps over the rows, in this order.
-        source = create_source(config)
+        source = create_source(self._source_config())
         if self.format_fields:
             source = source.rename_fields(self.format_fields)
         if self.format_callback is not None:
@@ -601,6 +588,25 @@ class TextDatasetInform(BaseDatasetInform):
             return {target: row[content], **kept_fields}
 
         return source.map(to_target)
+
+    def _source_config(self) -> dict[str, Any]:
+        """Return the dataset as the configuration of a source of rows."""
+        config: dict[str, Any] = {field: getattr(self, field) for field in _OF_FILES}
+        if self.split == TRAIN:
+            # A written split would select among files that are named one by one; the
+            # default does not.
+            del config["split"]
+        # The types of this interface, as settings of a source.
+        file_type = self.get_str_type()
+        config["type"] = file_type
+        config["delimiter"] = None
+        if file_type == "tsv":
+            config["type"] = "csv"
+            config["delimiter"] = "\t"
+        if file_type in ("txt", "text"):
+            config["text_mode"] = "lines"
+            config["content_field"] = self.content_field or "text"
+        return config
 
 
 def set_fields(instance: Any) -> dict[str, Any]:

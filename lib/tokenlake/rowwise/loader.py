@@ -250,6 +250,7 @@ class AsyncDataLoader(AsyncDataset[Arrays]):
             ConfigError: It is not the next one.
             IndexError: The epoch has no more batches.
         """
+        # Batches are made in order: only the next one, or a new epoch, can be given.
         if index == 0:
             self._awaited_batches = self._epoch(prefetch=True)
             self._next_index = 0
@@ -359,7 +360,8 @@ class AsyncDataLoader(AsyncDataset[Arrays]):
             "load_state_dict()"
         )
 
-    get_state, set_state = state_dict, load_state_dict
+    get_state = state_dict
+    set_state = load_state_dict
     """Names that checkpoints use."""
 
 
@@ -433,7 +435,10 @@ class RowPlacement:
             ConfigError: A field is not an array (rows, ids), or the sharding cannot cut
                 it.
         """
-        return {name: self.array(name, values) for name, values in batch.items()}
+        return {
+            field_name: self.array(field_name, values)
+            for field_name, values in batch.items()
+        }
 
     def array(self, name: str, values: Any) -> Any:
         """Return one field (rows, ids) on the devices; errors as :meth:`placed`."""
@@ -610,6 +615,7 @@ class ShardingSpec:
 
         Errors are those of :func:`preshard_batch`.
         """
+        # Without a mesh every field stays on the host, and jax is not needed.
         if self.mesh is None:
             return dict(batch)
         try:

@@ -97,13 +97,14 @@ class MixedShardedSource(NumberedSource):
                 names of the sources.
         """
         self._sources = _named("sources", sources)
-        for name, source in self._sources.items():
+        for source_name, source in self._sources.items():
             if not isinstance(source, ShardedDataSource):
                 raise expected(
-                    f"sources: {name!r}",
+                    f"sources: {source_name!r}",
                     source,
                     "a source of rows, such as ParquetShardedSource",
                 )
+        # The order: seed, end, blocks and weights.
         self._seed = 0 if seed is None else whole_number("seed", seed)
         require_one_of("stop_strategy", stop_strategy, STOPS)
         self._stop = stop_strategy
@@ -142,12 +143,13 @@ class MixedShardedSource(NumberedSource):
             raise TypeError(
                 "a mixture with stop_strategy='restart' has no length, because it never ends"
             )
+        # The message names the sources whose lengths are missing.
         rows = self._count(0)
         if rows is None:
             unknown_names: list[str] = []
-            for name, length in self._lengths().items():
+            for source_name, length in self._lengths().items():
                 if length is None:
-                    unknown_names.append(name)
+                    unknown_names.append(source_name)
             unknown = ", ".join(unknown_names)
             raise TypeError(
                 f"the length of the mixture is unknown, because the length of {unknown} is; count its rows"
@@ -161,16 +163,19 @@ class MixedShardedSource(NumberedSource):
 
     def _lengths(self) -> Lengths:
         """Return the number of rows of each source, without reading."""
-        return {name: known_length(source) for name, source in self._sources.items()}
+        return {
+            source_name: known_length(source)
+            for source_name, source in self._sources.items()
+        }
 
     def _rows(self, index: int, row: int) -> Numbered:
         # Lengths are learned when sources end: to ask for them might open every file
         # before the first row.
         lengths: Lengths = dict.fromkeys(self._sources)
         feeds: dict[str, _SourceFeed] = {}
-        for source_index, (name, source) in enumerate(self._sources.items()):
-            feeds[name] = _SourceFeed(
-                name,
+        for source_index, (source_name, source) in enumerate(self._sources.items()):
+            feeds[source_name] = _SourceFeed(
+                source_name,
                 source,
                 again=self._stop == "restart",
                 seed=self._seed,
@@ -179,9 +184,11 @@ class MixedShardedSource(NumberedSource):
         if self._stop == "all_exhausted":
             # A source that can never be exhausted is an error now, and not after all
             # others.
-            for name, ceiling in self._ceilings().items():
-                rows = None if ceiling is None else known_length(self._sources[name])
-                self._length_in_order(name, rows, ceiling)
+            for source_name, ceiling in self._ceilings().items():
+                rows: int | None = None
+                if ceiling is not None:
+                    rows = known_length(self._sources[source_name])
+                self._length_in_order(source_name, rows, ceiling)
         # Pass over the rows before the first one.
         if row:
             self._seek(feeds, lengths, row)
@@ -191,21 +198,21 @@ class MixedShardedSource(NumberedSource):
         has_ended_source = True
         while has_ended_source:
             has_ended_source = False
-            for name in self._turns(lengths, row):
-                source_row = feeds[name].take()
+            for source_name in self._turns(lengths, row):
+                source_row = feeds[source_name].take()
                 if source_row is None:
-                    lengths[name] = feeds[name].drawn
+                    lengths[source_name] = feeds[source_name].drawn
                     has_ended_source = True
                     break
                 # The field would be overwritten, and its value lost.
                 if SOURCE_FIELD in source_row:
                     raise BadRecordError(
-                        f"source {name!r}: a row has a field {SOURCE_FIELD!r} already, in which a mixture writes the "
-                        "name of its source; rename it with rename_fields, or use drop_fields",
-                        source=name,
+                        f"source {source_name!r}: a row has a field {SOURCE_FIELD!r} already, in which a mixture "
+                        "writes the name of its source; rename it with rename_fields, or use drop_fields",
+                        source=source_name,
                         field=SOURCE_FIELD,
                     )
-                yield row, {**source_row, SOURCE_FIELD: name}
+                yield row, {**source_row, SOURCE_FIELD: source_name}
                 row += 1
         self._check_end(feeds, lengths)
 
@@ -224,12 +231,12 @@ class MixedShardedSource(NumberedSource):
         # Whole blocks are computed at once: the order shuffles inside them.
         step = -(-_STEP // self._block_size) * self._block_size
         while order.rows is None or row < order.rows:
-            stop = (row // step + 1) * step
+            end_row = (row // step + 1) * step
             if order.rows is not None:
-                stop = min(stop, order.rows)
-            sources = order.lane(0, row, stop).source.tolist()
+                end_row = min(end_row, order.rows)
+            sources = order.lane(0, row, end_row).source.tolist()
             yield from (order.names[source_index] for source_index in sources)
-            row = stop
+            row = end_row
 
     def _seek(
         self, feeds: Mapping[str, _SourceFeed], lengths: Lengths, row: int
@@ -253,8 +260,8 @@ class MixedShardedSource(NumberedSource):
             order = self._order(lengths)
             if order.rows is not None:
                 reachable = min(reachable, order.rows)
-            drawn = order.drawn(0, reachable).tolist()
-            draws = dict(zip(order.names, drawn, strict=True))
+            draw_counts = order.drawn(0, reachable).tolist()
+            draws = dict(zip(order.names, draw_counts, strict=True))
             ended_lengths: Lengths = {}
             for source_name, feed in feeds.items():
                 reached_draws = feed.seek(draws[source_name])
@@ -297,8 +304,8 @@ class MixedShardedSource(NumberedSource):
         """
         counts = counts_of(self._scheduler, block_size=self._block_size)
         ceilings: Lengths = {}
-        for index, name in enumerate(self._scheduler.names):
-            ceilings[name] = counts.ceiling(index)
+        for index, source_name in enumerate(self._scheduler.names):
+            ceilings[source_name] = counts.ceiling(index)
         return ceilings
 
     def _length_in_order(
@@ -328,7 +335,9 @@ class MixedShardedSource(NumberedSource):
         if self._stop == "restart":
             return rows
         if self._stop == "first_exhausted" or ceiling is None:
-            return _ENDLESS if rows is None else rows
+            if rows is None:
+                return _ENDLESS
+            return rows
         # With `all_exhausted`, the schedule must take every row.
         if rows is None:
             if not ceiling:
@@ -456,7 +465,9 @@ class _SourceFeed:
         """
         if rows:
             return
-        when = "" if epoch == 0 else f" in epoch {epoch}, though it had some before"
+        when = ""
+        if epoch > 0:
+            when = f" in epoch {epoch}, though it had some before"
         raise SourceError(
             f"source {self._name!r} has no rows{when}: it cannot be started again; leave it out",
             source=self._name,
@@ -632,7 +643,7 @@ def _scheduler_of(
     if not isinstance(weights, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise expected("weights", weights, "a mapping of name to weight")
     check_weight_names("weights", names, tuple(weights))
-    return constant({name: weights[name] for name in names})
+    return constant({source_name: weights[source_name] for source_name in names})
 
 
 def _never_exhausted(name: str, ceiling: int) -> ConfigError:

@@ -140,14 +140,14 @@ class TokenizeStage(_OwnStage):
         """
         config = context.config
         raise_problems(ConfigError, truncation_problems(config))
-        for name in data:
+        for source_name in data:
             # The tokenizer of the dataset, else that of the stage, else that of the
             # pipeline.
-            choice = config.tokenizer_of(context.dataset(name))
+            choice = config.tokenizer_of(context.dataset(source_name))
             if choice is None:
                 raise ConfigError(
-                    f"datasets.{name}.tokenizer: missing, and neither tokenize.default_tokenizer nor default_tokenizer "
-                    "is set; write a Hub id or a path"
+                    f"datasets.{source_name}.tokenizer: missing, and neither tokenize.default_tokenizer nor "
+                    "default_tokenizer is set; write a Hub id or a path"
                 )
             if isinstance(choice, str):
                 options = TokenizerConfig(name_or_path=choice)
@@ -156,16 +156,21 @@ class TokenizeStage(_OwnStage):
             limit = {"max_length": options.max_length or config.tokenize.max_length}
             files = context.get_tokenizer(options.name_or_path).files
             limited_options = options.model_copy(update=limit)
-            context.tokenizers[name] = LoadedTokenizer(files, limited_options)
+            context.tokenizers[source_name] = LoadedTokenizer(files, limited_options)
 
         # All rows of a pipeline have the same fields: one masked dataset gives all of
         # them a mask.
         unpacked = context.config_with_packing(False)
-        texts = [texts_of(unpacked, context.dataset(name), name) for name in data]
+        texts = [
+            texts_of(unpacked, context.dataset(source_name), source_name)
+            for source_name in data
+        ]
         is_masked = any(source.texts.masked for source in texts)
         token_sources: dict[str, ShardedDataSource] = {}
-        for name, source in data.items():
-            token_sources[name] = _tokens(source, name, context, masked=is_masked)
+        for source_name, source in data.items():
+            token_sources[source_name] = _tokens(
+                source, source_name, context, masked=is_masked
+            )
         return token_sources
 
 
@@ -243,11 +248,18 @@ class MixStage(_OwnStage):
         if len(data) == 1 and not context.config.mixes:
             return data
         _share_tokenizer(data, context)
+        # A schedule takes the place of constant weights.
+        weights = mix.weights
+        if mix.weight_schedule:
+            weights = None
+        seed = mix.seed
+        if seed is None:
+            seed = context.seed
         mixed = MixedShardedSource(
             data,
-            weights=None if mix.weight_schedule else mix.weights,
+            weights=weights,
             block_size=mix.block_size,
-            seed=context.seed if mix.seed is None else mix.seed,
+            seed=seed,
             stop_strategy=mix.stop_strategy,
             weight_scheduler=_schedule(mix, mix.batch_size),
         )
@@ -287,20 +299,21 @@ def _share_tokenizer(data: Mapping[str, Any], context: PipelineContext) -> None:
             one thing.
     """
     tokenizers: dict[str, LoadedTokenizer] = {}
-    for name in data:
-        if name in context.tokenizers:
-            tokenizers[name] = context.tokenizers[name]
+    for source_name in data:
+        if source_name in context.tokenizers:
+            tokenizers[source_name] = context.tokenizers[source_name]
+    # Rows that are not tokenized yet have no tokenizer to share.
     if not tokenizers:
         return
-    first, *others = tokenizers
-    tokenizer = tokenizers[first]
-    for name in others:
-        other_tokenizer = tokenizers[name]
+    first_name, *other_names = tokenizers
+    tokenizer = tokenizers[first_name]
+    for source_name in other_names:
+        other_tokenizer = tokenizers[source_name]
         if tokenizer.files.json_bytes != other_tokenizer.files.json_bytes:
             raise ConfigError(
-                f"mix: {first!r} and {name!r} are tokenized by two tokenizers, {tokenizer.config.name_or_path!r} and "
-                f"{other_tokenizer.config.name_or_path!r}; the ids of one stream need one tokenizer. Use the same "
-                "tokenizer"
+                f"mix: {first_name!r} and {source_name!r} are tokenized by two tokenizers, "
+                f"{tokenizer.config.name_or_path!r} and {other_tokenizer.config.name_or_path!r}; the ids of one stream "
+                "need one tokenizer. Use the same tokenizer"
             )
     context.tokenizers[_MIXED] = tokenizer
 
@@ -332,16 +345,16 @@ class PackStage(_OwnStage):
         raise_problems(ConfigError, problems)
 
         packed: dict[str, ShardedDataSource] = {}
-        for name, source in data.items():
-            tokenizer = context.tokenizers.get(name)
+        for source_name, source in data.items():
+            tokenizer = context.tokenizers.get(source_name)
             # Rows that already hold ids have no tokenizer yet, which gives EOS.
             if tokenizer is None and pack.eos_token_id is None:
-                choice = config.tokenizer_of(context.dataset(name))
+                choice = config.tokenizer_of(context.dataset(source_name))
                 if isinstance(choice, TokenizerConfig):
                     choice = choice.name_or_path
                 if choice is not None:
                     tokenizer = context.get_tokenizer(choice)
-            packed[name] = PackedShardedSource(
+            packed[source_name] = PackedShardedSource(
                 source, pack, tokenizer=tokenizer, seed=context.seed
             )
         context.packed = True
@@ -379,14 +392,14 @@ class SaveStage(_OwnStage):
         # Directories are checked before anything is written.
         targets: dict[str, Target] = {}
         saved_sources: dict[str, SavedShardedSource] = {}
-        for name, source in data.items():
+        for source_name, source in data.items():
             if source.endless:
                 raise ConfigError(
-                    f"save: {name!r} never ends, because mix.stop_strategy 'restart' starts exhausted sources again; "
-                    "set mix.total_rows, or another stop_strategy"
+                    f"save: {source_name!r} never ends, because mix.stop_strategy 'restart' starts exhausted sources "
+                    "again; set mix.total_rows, or another stop_strategy"
                 )
-            saved_sources[name], targets[name] = _saved(
-                name, source, context, alone=len(data) == 1
+            saved_sources[source_name], targets[source_name] = _saved(
+                source_name, source, context, alone=len(data) == 1
             )
         _require_apart(targets, config)
         context.saved += saved_sources.values()
@@ -411,7 +424,7 @@ def _push_of(targets: Mapping[str, Target], save: SaveStageConfig) -> Callable[[
     token = hub_token(save)
     # Raises now, and not after everything is written.
     HubRepository(repository, token=token)
-    folders = {name: target.url for name, target in targets.items()}
+    folders = {source_name: target.url for source_name, target in targets.items()}
     return partial(
         push_directories, folders, repository, public=not save.hub_private, token=token
     )
@@ -508,14 +521,14 @@ class LoadStage(_OwnStage):
             context.stepped(load.batch_size)
 
         loaders: dict[str, AsyncDataLoader] = {}
-        for name, source in data.items():
+        for source_name, source in data.items():
             options = load.model_dump()
-            tokenizer = context.tokenizers.get(name)
+            tokenizer = context.tokenizers.get(source_name)
             if tokenizer is not None and not context.packed:
                 options["pad_token_id"] = tokenizer.files.fill_id
                 pads_left = tokenizer.pads_left(tokenizer.config)
                 options["padding_side"] = "left" if pads_left else "right"
-            loaders[name] = AsyncDataLoader(source, seed=context.seed, **options)
+            loaders[source_name] = AsyncDataLoader(source, seed=context.seed, **options)
         return loaders
 
 
@@ -715,6 +728,7 @@ class Pipeline:
             raise ConfigError(
                 f"stage {stage.name!r}: validate_config refused its configuration, {stage.config!r:.200}"
             )
+        # Stages put their sections into the configuration of the context.
         config_before = self._context.config
         try:
             self._data = _sources_of(stage, stage.process(self._data, self._context))

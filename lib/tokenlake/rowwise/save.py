@@ -44,6 +44,7 @@ from tokenlake.rowwise.files import (
 from tokenlake.rowwise.shards import Numbered, Row, ShardInfo, known_length
 from tokenlake.rowwise.source import NumberedSource, ShardedDataSource
 from tokenlake.rowwise.tokenized import TokenizedShardedSource
+from tokenlake.runtime.store.account import Account
 from tokenlake.runtime.store.address import open_store
 
 _BATCH_ROWS: Final = 1000
@@ -162,7 +163,7 @@ class DatasetWriter:
 
         Raises:
             BadRecordError: A row does not fit the columns that the first rows decided.
-            ConfigError, StoreError: As for
+            ConfigError, StoreError: The target cannot be written, see
                 :meth:`tokenlake.etl.export.directory.Target.placed`. Any error, also of
                 the source, leaves the target as it was.
         """
@@ -179,8 +180,10 @@ class DatasetWriter:
     def __enter__(self) -> Self:
         if self._place is not None:
             raise ConfigError("this writer was already used; create a new one")
-        place = self._stack.enter_context(self.target.placed(overwrite=self._overwrite))
-        self._place = place / directory.NEW
+        work_folder = self._stack.enter_context(
+            self.target.placed(overwrite=self._overwrite)
+        )
+        self._place = work_folder / directory.NEW
         return self
 
     def add(self, row: Row) -> None:
@@ -573,28 +576,32 @@ def tokenize_and_save(
     directory.require_apart("output_path", target, data_files)
     # The private store lies beside the target, and stays there after an error, so that
     # the next call resumes.
-    with target.placed(overwrite=overwrite) as beside:
-        config["save"] = {"output_dir": str(beside / directory.STORE)}
+    with target.placed(overwrite=overwrite) as work_folder:
+        config["save"] = {"output_dir": str(work_folder / directory.STORE)}
         built = build_dataset(
             config, workers=workers, on_event=on_event, pool=pool
         ).manifest
-        store = open_store(str(beside / directory.STORE))
+        store = open_store(str(work_folder / directory.STORE))
         manifest = write_version(
-            store, built, beside / directory.NEW, form, shards, quarantine=True
+            store, built, work_folder / directory.NEW, form, shards, quarantine=True
         )
-    # Count the tokens that `max_length` cut, and warn if they are most of all tokens.
-    account = built.account
-    cut_documents = account.normalized.get("long_documents_truncate", 0)
-    if not cut_documents:
-        cut_documents = account.filtered.get("too_long", 0)
-    dropped_tokens = sum(account.dropped.values())
-    count = CutCount(account.rows_read, cut_documents, account.tokens, dropped_tokens)
+    count = _cut_count(built.account)
     if count.loses_most:
         tokenizer_section = config["datasets"][0]["tokenizer"]
         limit = tokenizer_section.get("max_length", DEFAULT_MAX_LENGTH)
         warn_of_cut(target.url, count, limit)
     stats = flat_manifest.WriteStats.of(manifest, target.url, built.totals.tokens)
     return replace(stats, num_cut=count.cut, num_dropped_tokens=count.dropped)
+
+
+def _cut_count(account: Account) -> CutCount:
+    """Return the documents and tokens that `max_length` cut, from the audit."""
+    # Long documents are cut or dropped, never both.
+    cut_documents = account.normalized.get("long_documents_truncate", 0)
+    if not cut_documents:
+        cut_documents = account.filtered.get("too_long", 0)
+    dropped_tokens = sum(account.dropped.values())
+    return CutCount(account.rows_read, cut_documents, account.tokens, dropped_tokens)
 
 
 def pretokenize(
@@ -647,9 +654,9 @@ def pretokenize(
             files, tokenizer, output_path, output_format, max_length, **options
         )
     save_options: dict[str, Any] = {}
-    for name in _SAVING:
-        if name in options:
-            save_options[name] = options.pop(name)
+    for option in _SAVING:
+        if option in options:
+            save_options[option] = options.pop(option)
     # The maximum length goes over the settings of the tokenizer, wherever they are.
     if max_length is not None:
         config = options.get("tokenizer_config")
@@ -692,6 +699,7 @@ def tokenize_dataset_config(
         ConfigError: Neither names a tokenizer, or `config` has transforms. Others as
             :class:`TokenizedShardedSource`.
     """
+    # Transforms act where files are opened; ignoring them here would give other rows.
     if config.transforms:
         raise ConfigError(
             f"datasets.{config.name}.transforms: do not apply to rows of another source; apply them with "
@@ -740,9 +748,9 @@ def _configuration(
     def take(names: Iterable[str]) -> dict[str, Any]:
         """Move the options of a section out of those of the dataset."""
         section_options: dict[str, Any] = {}
-        for name in names:
-            if name in dataset_options:
-                section_options[name] = dataset_options.pop(name)
+        for option in names:
+            if option in dataset_options:
+                section_options[option] = dataset_options.pop(option)
         return section_options
 
     # The tokenizer in any form becomes its section.

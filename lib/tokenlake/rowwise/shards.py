@@ -166,11 +166,11 @@ def rows_in_turn(
     """
     # Only the first shard is opened in its middle.
     starts: list[tuple[str, int]] = []
-    for shard_index, name in enumerate(names):
-        starts.append((name, 0 if shard_index else row))
+    for shard_index, shard_name in enumerate(names):
+        starts.append((shard_name, 0 if shard_index else row))
     if not workers:
         yield from chain.from_iterable(
-            open_at(name, first_row) for name, first_row in starts
+            open_at(shard_name, first_row) for shard_name, first_row in starts
         )
         return
 
@@ -322,7 +322,9 @@ def section(kind: type[Model], settings: object, label: str = "") -> Model:
         problems: list[str] = []
         for problem in cast("Any", error).errors(include_url=False):
             key = ".".join(map(str, problem["loc"]))
-            problems.append(f"{key}: {problem['msg']}" if key else problem["msg"])
+            if key:
+                key += ": "
+            problems.append(key + problem["msg"])
         if label:
             label += ": "
         raise ConfigError(label + "; ".join(problems)) from None

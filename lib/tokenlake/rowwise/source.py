@@ -32,8 +32,8 @@ class ShardedDataSource(ABC):
 
     A row's number is its place in its shard as it is stored, from 0 on. All records
     count, also bad ones that were set aside and those that a filter or `where` leaves
-    out, so a number stays what it is whatever is done with the rows, and a seek reads
-    nothing of what is before. To resume exactly, keep the number of the last row
+    out, so a number stays the same whatever is done with the rows, and a seek reads
+    none of the rows before. To resume exactly, keep the number of the last row
     consumed (:meth:`open_shard_numbered` gives it) and open the shard at the next one.
 
     A custom source defines `shard_names` and `open_shard`. If seeking can be better
@@ -85,7 +85,7 @@ class ShardedDataSource(ABC):
             ConfigError: No shard has that name, or `row` is negative. If `row` is
                 beyond the end, it is raised when a row is drawn. The number of rows
                 itself is allowed, and gives nothing.
-            SourceError: As in :meth:`open_shard`.
+            SourceError: A row cannot be used, as in :meth:`open_shard`.
         """
         whole_number("row", row, 0)
         return shards.rows_from(row, self.open_shard(shard_name), shard_name)
@@ -136,7 +136,9 @@ class ShardedDataSource(ABC):
         whole_number("start_shard", start_shard, 0, len(indices))
         whole_number("start_row", start_row, 0)
         # One worker reads in the caller's thread.
-        ahead = whole_number("workers", workers, 1) if workers != 1 else 0
+        ahead = 0
+        if workers != 1:
+            ahead = whole_number("workers", workers, 1)
         selected = [names[index] for index in indices][start_shard:]
         return shards.rows_in_turn(self.open_shard_at_row, selected, start_row, ahead)
 
@@ -149,16 +151,17 @@ class ShardedDataSource(ABC):
         Raises:
             TypeError: Only reading all rows can tell.
         """
+        # Numbers of rows are those of the stored shards, without gaps.
         if not self.every_row:
             raise shards.unknown_length(
                 self, "rows may be left out (a filter, `where` or bad records)"
             )
         row_count = 0
-        for name in self.shard_names:
-            rows = self.get_shard_info(name).rows
+        for shard_name in self.shard_names:
+            rows = self.get_shard_info(shard_name).rows
             if rows is None:
                 raise shards.unknown_length(
-                    self, f"shard {name!r} does not report its number of rows"
+                    self, f"shard {shard_name!r} does not report its number of rows"
                 )
             row_count += rows
         return row_count
@@ -251,7 +254,7 @@ class ShardedDataSource(ABC):
         # With fewer shards than readers, rows are divided instead of shards.
         divides_rows = self.num_shards() < readers
         ordinal = begin.ordinal
-        for shard_index, name in list(enumerate(self.shard_names))[begin.shard :]:
+        for shard_index, shard_name in list(enumerate(self.shard_names))[begin.shard :]:
             if not divides_rows and shard_index % readers != reader:
                 continue
             is_first_shard = shard_index == begin.shard
@@ -260,7 +263,7 @@ class ShardedDataSource(ABC):
             # which the first ones may have been read.
             last_number = -1
             passed = -1
-            for number, row in self.open_shard_numbered(name, first_number):
+            for number, row in self.open_shard_numbered(shard_name, first_number):
                 passed = passed + 1 if number == last_number else 0
                 last_number = number
                 is_begin = is_first_shard and number == begin.number
@@ -374,7 +377,10 @@ class NumberedSource(ShardedDataSource):
     @cached_property
     def _places(self) -> dict[str, int]:
         """Index of each shard, by name."""
-        return {name: place for place, name in enumerate(self.shard_names)}
+        return {
+            shard_name: shard_index
+            for shard_index, shard_name in enumerate(self.shard_names)
+        }
 
     def _index(self, name: str) -> int:
         """Return the index of a shard; ConfigError if no shard has this name."""
@@ -456,7 +462,7 @@ class TransformedShardedSource(DerivedSource):
         self._transform = transform
         self._drops = drops
         self._fails = on_bad_record == "fail"
-        self._what = what
+        self._transform_name = what
 
     @property
     def versions(self) -> Sequence[tuple[str, int, str]]:
@@ -481,11 +487,10 @@ class TransformedShardedSource(DerivedSource):
         expands = isinstance(transform, ChainedTransform | ExpandTransform)
         for number, source_row in self._source.open_shard_numbered(shard, row):
             try:
-                results: Iterable[Any] = (
-                    transform.expand(source_row)
-                    if expands
-                    else (transform(source_row),)
-                )
+                if expands:
+                    results: Iterable[Any] = transform.expand(source_row)
+                else:
+                    results = (transform(source_row),)
             except BadRecordError as error:
                 if self._fails:
                     raise shards.bad_row(
@@ -494,7 +499,7 @@ class TransformedShardedSource(DerivedSource):
                 continue
             except Exception as error:
                 error.add_note(
-                    f"raised by {self._what} of shard {shard!r}, row {number}"
+                    f"raised by {self._transform_name} of shard {shard!r}, row {number}"
                 )
                 raise
             # A chain leaves rows out by giving no result.
@@ -503,7 +508,7 @@ class TransformedShardedSource(DerivedSource):
                     continue
                 if not isinstance(result, dict):
                     raise shards.no_row(
-                        shard, number, result, self._what, drops=self._drops
+                        shard, number, result, self._transform_name, drops=self._drops
                     )
                 yield number, result
 
@@ -547,16 +552,16 @@ class CountedSource(DerivedSource):
 
         With `before`, only rows with lower numbers count.
         """
-        name = self.shard_names[index]
+        shard_name = self.shard_names[index]
         if self.every_row and before is None:
-            row_count = self._source.get_shard_info(name).rows
+            row_count = self._source.get_shard_info(shard_name).rows
             if row_count is not None:
                 return min(row_count, left)
         if before == 0:
             return 0
         # Rows may be left out: count those that are yielded.
         row_count = 0
-        for number, _ in islice(self._source.open_shard_numbered(name), left):
+        for number, _ in islice(self._source.open_shard_numbered(shard_name), left):
             if before is not None and number >= before:
                 break
             row_count += 1
@@ -583,7 +588,7 @@ class LimitedShardedSource(CountedSource):
         if not self.every_row:
             return replace(info, rows=None)
         names = self.shard_names[: info.index + 1]
-        rows = [self._source.get_shard_info(name).rows for name in names]
+        rows = [self._source.get_shard_info(name_before).rows for name_before in names]
         return replace(info, rows=shards.limited(rows, self._first))
 
     def _rows(self, index: int, row: int) -> Numbered:
@@ -618,7 +623,7 @@ class SkippedShardedSource(CountedSource):
         return max(0, len(self._source) - self._first)
 
     def _rows(self, index: int, row: int) -> Numbered:
-        name = self.shard_names[index]
+        shard_name = self.shard_names[index]
         # Without gaps, the first rows of the shard are those with the lowest numbers.
         if self._source.every_row:
             left = self._left(index)
@@ -626,8 +631,8 @@ class SkippedShardedSource(CountedSource):
             if not self.endless:
                 first_number = self._counted(index, left)
             row = max(row, first_number)
-            return self._source.open_shard_numbered(name, row)
-        rows = self._source.open_shard_numbered(name, row)
+            return self._source.open_shard_numbered(shard_name, row)
+        rows = self._source.open_shard_numbered(shard_name, row)
         return islice(rows, self._still(index, row), None)
 
 
@@ -677,8 +682,8 @@ class ShuffledShardedSource(DerivedSource):
         return True
 
     def _rows(self, index: int, row: int) -> Numbered:
-        name = self.shard_names[index]
+        shard_name = self.shard_names[index]
         rows = shuffled_by_buffer(
-            self._source.open_shard(name), self._size, key_of(self._seed, index)
+            self._source.open_shard(shard_name), self._size, key_of(self._seed, index)
         )
-        return shards.rows_from(row, rows, name)
+        return shards.rows_from(row, rows, shard_name)

@@ -84,6 +84,7 @@ class PipelineContext:
         self.regrouped = False
         self.step = 0
         self.epoch = 0
+        # Stages and figures by the names of stages, and caches by folder.
         self._measured: dict[str, BaseStage] = {}
         self._recorded: dict[str, dict[str, Any]] = {}
         self._caches: dict[Path, TreeCacheManager] = {}
@@ -105,13 +106,19 @@ class PipelineContext:
         path = Path(folder or section.cache_dir or default_folder() / "tokens")
         # One object for each folder: stages that share a folder share its memory.
         if path not in self._caches:
+            # A section that is not enabled gives a cache that holds nothing.
+            memory_size = 0
+            cache_type = "memory"
+            if section.enabled:
+                memory_size = section.memory_cache_size
+                cache_type = section.cache_type
             self._caches[path] = TreeCacheManager(
                 path,
-                section.memory_cache_size if section.enabled else 0,
+                memory_size,
                 section.disk_cache_expiry,
                 section.compression,
                 max_bytes=section.disk_cache_bytes,
-                cache_type=section.cache_type if section.enabled else "memory",
+                cache_type=cache_type,
             )
         return self._caches[path]
 
@@ -237,15 +244,16 @@ def _inputs_of(name: str, source: ShardedDataSource) -> list[dict[str, Any]]:
 
     The paths hide those of the machine.
     """
+    # Paths below the common folder are the same on every machine.
     versions = source.versions
     common_folder = ""
     if versions:
         common_folder = commonpath([posixpath.dirname(path) for path, _, _ in versions])
     inputs: list[dict[str, Any]] = []
-    for path, size, token in versions:
+    for path, file_bytes, token in versions:
         path_below = path[len(common_folder) :].lstrip("/")
         inputs.append(
-            {"source": name, "path": path_below, "bytes": size, "version": token}
+            {"source": name, "path": path_below, "bytes": file_bytes, "version": token}
         )
     return inputs
 

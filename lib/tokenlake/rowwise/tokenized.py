@@ -244,8 +244,8 @@ def batched_tokenize_iterator(
         options: Its other arguments.
 
     Raises:
-        ConfigError, SourceNotFoundError, TokenizerError: As for
-            :class:`TokenizedShardedSource`.
+        ConfigError, SourceNotFoundError, TokenizerError: An argument is not allowed,
+            or the tokenizer cannot be loaded.
         BadRecordError: While rows are drawn: one has no text.
     """
     rows = IterableShardedSource(source)
@@ -355,11 +355,13 @@ class RowTokens:
 
         # The first batch decides the settings left open, so it is tokenized before the
         # threads start.
-        first = map(tokenize, islice(batches, 1))
-        ahead = self.workers if self.workers > 1 else 0
-        others = Prefetched(batches, tokenize, workers=self.workers, ahead=ahead)
-        with closing(others):
-            for tokenized_rows, error in chain(first, others):
+        first_batch = map(tokenize, islice(batches, 1))
+        ahead = 0
+        if self.workers > 1:
+            ahead = self.workers
+        later_batches = Prefetched(batches, tokenize, workers=self.workers, ahead=ahead)
+        with closing(later_batches):
+            for tokenized_rows, error in chain(first_batch, later_batches):
                 if self.lists:
                     yield from map(self._with_lists, tokenized_rows)
                 else:
@@ -397,14 +399,14 @@ class RowTokens:
         # A bad row ends the batch, or is left out.
         if faults and source.on_bad_record == "fail":
             # The rows before the first bad one, then its error.
-            place = min(faults)
-            if place:
-                yield from self._tokenized_batch(batch[:place], shard, is_json)
-            problem = faults[place].detail
-            if faults[place].reason == "null_text":
-                problem += f"; it has {fields_in(objects[place])}"
-            number, _ = batch[place]
-            raise bad_row(shard, number, problem, reason=faults[place].reason)
+            first_bad = min(faults)
+            if first_bad:
+                yield from self._tokenized_batch(batch[:first_bad], shard, is_json)
+            problem = faults[first_bad].detail
+            if faults[first_bad].reason == "null_text":
+                problem += f"; it has {fields_in(objects[first_bad])}"
+            number, _ = batch[first_bad]
+            raise bad_row(shard, number, problem, reason=faults[first_bad].reason)
         # 4. Rows of the documents.
         is_good = ~np.isin(origin, list(faults))
         yield from self._rows_of(
@@ -453,7 +455,8 @@ class RowTokens:
 
         Raises:
             ConfigError: `max_length` leaves no room for a text.
-            EngineMismatchError, TokenizerError: As in :meth:`Encoder.encode`.
+            EngineMismatchError, TokenizerError: A text cannot be encoded, see
+                :meth:`Encoder.encode`.
         """
         # Texts of a template may hold control tokens, which are special tokens on
         # purpose.
@@ -465,7 +468,9 @@ class RowTokens:
         )
         finish: Finish | None = None
         if spans is not None:
-            eos = -1 if self.eos_id is None else self.eos_id
+            eos = -1
+            if self.eos_id is not None:
+                eos = self.eos_id
             finish = Finish.around(
                 source.texts.prompt,
                 eos,
@@ -496,14 +501,7 @@ class RowTokens:
             documents = Ragged(documents.ids, documents.offsets[0] + offsets_of(sizes))
             origin = np.arange(len(sizes))
         if finish is None:
-            # The special tokens of the tokenizer. The end counts toward the loss, as
-            # the text does.
-            suffix = encoder.suffix
-            if is_masked:
-                suffix = [token | LOSS for token in encoder.suffix]
-            before = Ragged.alike(encoder.prefix, len(documents))
-            after = Ragged.alike(suffix, len(documents))
-            documents = Ragged.joined([before, documents, after])
+            documents = _with_special_tokens(documents, encoder, is_masked=is_masked)
         faults = {int(rendered.origin[text]): _SPELLED for text in encoded.refused}
         return documents, rendered.origin[origin], faults
 
@@ -525,6 +523,7 @@ class RowTokens:
             has_spans: Whether parts of the texts are marked, so that places of tokens
                 are needed.
         """
+        # Choosing compares the faster backends with the reference, which takes a while.
         key = (mode, has_spans)
         if key not in self._encoders:
             _, self._encoders[key] = choose_encoder(
@@ -558,19 +557,16 @@ class RowTokens:
             columns["loss_mask"] = self._loss_masks(documents, columns["input_ids"])
 
         column_names = list(columns)
+        removed = self.remove or ()
         keeps_fields = self.keep is not None or self.remove is not None
-        for place, *cells in zip(origin.tolist(), *columns.values(), strict=True):
-            number, row = batch[place]
+        for row_index, *cells in zip(origin.tolist(), *columns.values(), strict=True):
+            number, row = batch[row_index]
             tokens = dict(zip(column_names, cells, strict=True))
             if keeps_fields:
-                tokens = {**self._kept_fields(row), **tokens}
+                names = row if self.keep is None else self.keep
+                kept_fields = {name: row[name] for name in names if name not in removed}
+                tokens = {**kept_fields, **tokens}
             yield number, tokens
-
-    def _kept_fields(self, row: Row) -> Row:
-        """Return the fields of a row that are kept beside its tokens."""
-        names = row if self.keep is None else self.keep
-        removed = self.remove or ()
-        return {name: row[name] for name in names if name not in removed}
 
     def _loss_masks(
         self, documents: Ragged, rows: Sequence[Sized]
@@ -590,11 +586,11 @@ class RowTokens:
         faults: dict[int, Fault] = {}
         if not self.keep:
             return faults
-        for place, row in enumerate(rows):
+        for row_index, row in enumerate(rows):
             missing_field = next((name for name in self.keep if name not in row), None)
             if missing_field is not None:
                 problem = f"additional_fields: the row has no field {missing_field!r}; it has {fields_in(row)}"
-                faults[place] = Fault("missing_field", problem)
+                faults[row_index] = Fault("missing_field", problem)
         return faults
 
     def _with_lists(self, numbered: tuple[int, Row]) -> tuple[int, Row]:
@@ -616,12 +612,27 @@ class RowTokens:
         return number, with_lists
 
 
+def _with_special_tokens(
+    documents: Ragged, encoder: Encoder, *, is_masked: bool
+) -> Ragged:
+    """Return documents between the special tokens of the tokenizer.
+
+    The end counts toward the loss, as the text does.
+    """
+    suffix = encoder.suffix
+    if is_masked:
+        suffix = [token | LOSS for token in encoder.suffix]
+    before = Ragged.alike(encoder.prefix, len(documents))
+    after = Ragged.alike(suffix, len(documents))
+    return Ragged.joined([before, documents, after])
+
+
 def _without_nulls(row: Row, names: Iterable[str | None]) -> Row:
     """Return a row without the keys that have no value in some of its fields."""
     cleaned = row.copy()
-    for name in names:
-        if name is not None and name in row:
-            cleaned[name] = without_nulls(row[name])
+    for field_name in names:
+        if field_name is not None and field_name in row:
+            cleaned[field_name] = without_nulls(row[field_name])
     return cleaned
 
 

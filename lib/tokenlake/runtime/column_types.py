@@ -10,6 +10,7 @@ JSON text.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any, Final, cast
 
 import pyarrow as pa
@@ -89,6 +90,11 @@ def _struct_type(kind: Any) -> ColumnType:
     has_equal_names = len(fields) < kind.num_fields
     if not fields or has_equal_names or JSON in fields.values():
         return JSON
+    return _struct_of(fields)
+
+
+def _struct_of(fields: Mapping[str, ColumnType]) -> ColumnType:
+    """Return the type of a struct with these fields, in their order."""
     return {"struct": [[field_name, inner] for field_name, inner in fields.items()]}
 
 
@@ -153,9 +159,7 @@ def joined(a: ColumnType, b: ColumnType) -> ColumnType:
                 fields[field_name] = joined(fields.get(field_name, NULL), inner)
             if JSON in fields.values():
                 return JSON
-            return {
-                "struct": [[field_name, inner] for field_name, inner in fields.items()]
-            }
+            return _struct_of(fields)
     return JSON
 
 

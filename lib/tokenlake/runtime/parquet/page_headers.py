@@ -139,6 +139,7 @@ def _has_our_details(page_type: Any, details: Struct) -> bool:
     if page_type == DICTIONARY_PAGE:
         has_our_fields = details.keys() == {_NUM_VALUES, _ENCODING}
         return has_our_fields and details[_ENCODING] == PLAIN
+    # Version 2 of data pages is not written by us.
     if page_type != DATA_PAGE:
         return False
     has_levels_in_runs = (

@@ -113,8 +113,8 @@ def _list(
     # longest ones.
     if item_type == STRUCT:
         for _ in range(item_count):
-            item, offset = _struct(data, offset, levels_left - 1)
-            items.append(item)
+            list_item, offset = _struct(data, offset, levels_left - 1)
+            items.append(list_item)
         return items, offset
     # Short forms of other values are read here: a call for each would double the time.
     for _ in range(item_count):
@@ -131,19 +131,19 @@ def _list(
             items.append(first_byte >> 1 ^ -(first_byte & 1))
             offset += 1
         elif item_type in _LISTS:
-            item, offset = _list(data, offset, levels_left - 1)
-            items.append(item)
+            list_item, offset = _list(data, offset, levels_left - 1)
+            items.append(list_item)
         else:
-            item, offset = _value(item_type, data, offset)
-            items.append(item)
+            list_item, offset = _value(item_type, data, offset)
+            items.append(list_item)
     return items, offset
 
 
 def _value(value_type: int, data: bytes | memoryview, offset: int) -> tuple[Any, int]:
     """Return a value that is neither a list nor a struct, and the offset after it."""
     if value_type == _BINARY:
-        size, offset = read_unsigned(data, offset)
-        return _bytes(data, offset, size)
+        byte_count, offset = read_unsigned(data, offset)
+        return _bytes(data, offset, byte_count)
     if value_type in _INTEGERS:
         value, offset = read_unsigned(data, offset)
         return _signed(value), offset

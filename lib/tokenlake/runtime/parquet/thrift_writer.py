@@ -2,10 +2,12 @@
 
 Headers of pages and the footer of a Parquet file are structs of this protocol::
 
-    number          zigzag (0, -1, 1, -2 ... are 0, 1, 2, 3 ...), in groups of seven bits, the lowest first
-    bytes           their length in groups of seven bits, then the bytes
-    list            size << 4 | type, or f0 | type and the size from 15 on; then the values
-    struct          for each field: (number - number before) << 4 | type, then the value; at the end a zero byte
+    number    zigzag (0, -1, 1, -2 ... are 0, 1, 2, 3 ...), in groups of seven bits,
+              the lowest first
+    bytes     their length in groups of seven bits, then the bytes
+    list      size << 4 | type, or f0 | type and the size from 15 on; then the values
+    struct    for each field: (number - number before) << 4 | type, then the value;
+              at the end a zero byte
 
 Example: ``write_thrift({1: I32, 3: I32}, {1: 5, 3: -2})`` is ``15 0a 25 03 00``.
 """

@@ -1,7 +1,8 @@
 """Writer of shards of packed rows.
 
-All rows of such a shard have one length and nothing is null, so that this writer knows the levels without a look at the
-rows. A file is written from its begin to its end (https://parquet.apache.org/docs/file-format/)::
+All rows of such a shard have one length and nothing is null, so that this writer knows
+the levels without a look at the rows. A file is written from its begin to its end
+(https://parquet.apache.org/docs/file-format/)::
 
     PAR1
     row group        one column chunk after the other
@@ -231,8 +232,8 @@ class PackedWriter:
                 values for _, values, _ in inner_levels if values is not None
             ]
             # One column chunk for each leaf.
-            for kind, values in zip(column.leaves, leaf_values, strict=True):
-                metadata = self._write_chunk(kind, values, begins)
+            for leaf_kind, values in zip(column.leaves, leaf_values, strict=True):
+                metadata = self._write_chunk(leaf_kind, values, begins)
                 chunk = {
                     ColumnChunkField.FILE_OFFSET: 0,
                     ColumnChunkField.META_DATA: metadata,

@@ -7,8 +7,8 @@ first places of one more epoch. Whole windows of that epoch need no permutation
 number of steps.
 
 Example: a lane has 5 rows and delivered 12 of them. Each of its rows came twice (epochs
-0 and 1), and the rows in the first 2 places of epoch 2 came once more. What a span of
-steps delivered is the count at its end minus the count at its begin.
+0 and 1), and the rows in the first 2 places of epoch 2 came once more. The rows of a
+span of steps are the count at its end minus the count at its begin.
 """
 
 from __future__ import annotations
@@ -225,11 +225,13 @@ def _require_countable(plan: BatchPlan) -> None:
     # A part of a source has an order of its own, which the counts of whole epochs do
     # not fit.
     orders = plan.stream(0).orders
-    for name, order, stored in zip(plan.datasets, orders, plan.sources, strict=True):
-        if order.rows != stored.rows:
+    for dataset_name, order, stored_source in zip(
+        plan.datasets, orders, plan.sources, strict=True
+    ):
+        if order.rows != stored_source.rows:
             raise ConfigError(
-                f"the mixture uses {order.rows:,} of the {stored.rows:,} rows of {name} (max_fraction, budgets), but "
-                "a statement counts whole sources; expected a mixture with whole sources"
+                f"the mixture uses {order.rows:,} of the {stored_source.rows:,} rows of {dataset_name} (max_fraction, "
+                "budgets), but a statement counts whole sources; expected a mixture with whole sources"
             )
 
 
@@ -247,11 +249,11 @@ def steps_of_rows(
     Returns:
         None if no step delivers any of them.
     """
-    first = _edge_step(plan, delivery, group, row, is_last=False)
-    last = _edge_step(plan, delivery, group, row, is_last=True)
-    if first is None or last is None:
+    first_step = _edge_step(plan, delivery, group, row, is_last=False)
+    last_step = _edge_step(plan, delivery, group, row, is_last=True)
+    if first_step is None or last_step is None:
         return None
-    return first, last
+    return first_step, last_step
 
 
 def _edge_step(
@@ -265,7 +267,7 @@ def _edge_step(
        so that they nearly always hold one of the rows.
     2. Take the delivery with the lowest (highest) number in its lane, and its step.
        Lanes keep pace, so that this is nearly always the right step.
-    3. Shorten the delivery to what lies beyond that step, and repeat from 2 until
+    3. Shorten the delivery to the steps beyond that step, and repeat from 2 until
        nothing is left.
     4. If nothing was found, repeat from 2 with the whole delivery.
     """

@@ -255,7 +255,7 @@ def _packed_segments(dataset: Dataset, group: int) -> tuple[Ragged, Int64]:
 
 
 def _hits(
-    read: Iterable[tuple[Dataset, Int64]], known: UInt64, n: int
+    read: Iterable[tuple[Dataset, Int64]], known_hashes: UInt64, n: int
 ) -> Iterator[tuple[Int64, Int64]]:
     """Yield the known n-grams in the rows that were read, row group by row group.
 
@@ -264,10 +264,10 @@ def _hits(
         Index of each match among the known n-grams, and its row in the row group,
         int64[matches] both.
     """
-    if not len(known):
+    if not len(known_hashes):
         return
     # The table of the first bits rejects most n-grams without a search.
-    sieve = _marked(1 << _SIEVE_BITS, _sieve_index(known))
+    sieve = _marked(1 << _SIEVE_BITS, _sieve_index(known_hashes))
     for dataset, times in read:
         for row_group, row_count in enumerate(dataset.rows.group_rows.tolist()):
             first_row = dataset.rows.row_of(row_group)
@@ -280,9 +280,9 @@ def _hits(
             hashes, segment = _ngrams(segments.select(is_read_segment), n)
             candidates = np.flatnonzero(sieve[_sieve_index(hashes)])
             ngram_index = np.minimum(
-                np.searchsorted(known, hashes[candidates]), len(known) - 1
+                np.searchsorted(known_hashes, hashes[candidates]), len(known_hashes) - 1
             )
-            is_match = known[ngram_index] == hashes[candidates]
+            is_match = known_hashes[ngram_index] == hashes[candidates]
             segment_row = row[is_read_segment]
             yield ngram_index[is_match], segment_row[segment[candidates[is_match]]]
 

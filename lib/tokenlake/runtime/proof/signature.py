@@ -98,16 +98,18 @@ def private_key(
             "signing needs cryptography: pip install 'tokenlake[prove]'"
         ) from error
     # Without a password, because a program may sign.
-    place, pem_text = _read_private(reference)
+    key_place, pem_text = _read_private(reference)
     try:
         key = serialization.load_pem_private_key(pem_text, password=None)
     except (ValueError, TypeError) as error:
         # The package's own message is not repeated: it may quote the key.
         raise ConfigError(
-            f"{place} holds no private key in PEM without a password; {_HOW}"
+            f"{key_place} holds no private key in PEM without a password; {_HOW}"
         ) from error
     if not isinstance(key, Ed25519PrivateKey):
-        raise ConfigError(f"{place} holds a key of another kind than Ed25519; {_HOW}")
+        raise ConfigError(
+            f"{key_place} holds a key of another kind than Ed25519; {_HOW}"
+        )
     return key, key.public_key().public_bytes_raw()
 
 
@@ -118,6 +120,7 @@ def _read_private(
 
     The description is for messages.
     """
+    # The text itself appears in no message.
     if isinstance(reference, dict):
         variable_name = reference.get("env", "")
         if list(reference) != ["env"] or variable_name not in os.environ:
@@ -168,12 +171,12 @@ def public_key(given: str) -> bytes:
     return _require_usable(key_structure[len(_PUBLIC) :], given)
 
 
-def _require_usable(key: bytes, given: str) -> bytes:
+def _require_usable(key: bytes, key_text: str) -> bytes:
     """Return a public key; ConfigError if no private key can belong to it."""
     point = _decode_point(key)
     if point is None or not _is_multiple_of_base(point):
         raise ConfigError(
-            f"public key {given!r}: it has no private key (it is not a point of the curve, or one of small order, "
+            f"public key {key_text!r}: it has no private key (it is not a point of the curve, or one of small order, "
             "for which anybody can create signatures); expected the public key of the signer"
         )
     return key

@@ -15,7 +15,8 @@ read. `deliveries` is meant for verifiers that know nothing of mixtures: the num
 rows that each lane delivered of each dataset, from which
 :mod:`tokenlake.runtime.mixing.order` computes the rows.
 
-Signatures are Ed25519 (RFC 8032). A private key is a PEM file, or an environment variable that holds the text of one::
+Signatures are Ed25519 (RFC 8032). A private key is a PEM file, or an environment
+variable that holds the text of one::
 
     openssl genpkey -algorithm ed25519 -out key.pem
     openssl pkey -in key.pem -pubout -out key.pub.pem
@@ -154,16 +155,17 @@ def check_statement(
 
 def _require_same_takedown(stated: Statement, takedown: Takedown | None) -> None:
     """Raise ConfigError unless the takedown list is that of a statement."""
-    expected: str | None = None
+    # Lists are the same if their files are.
+    expected_sha256: str | None = None
     if stated["takedown"]:
-        expected = stated["takedown"]["sha256"]
-    got = None if takedown is None else takedown.sha256
-    if expected != got:
+        expected_sha256 = stated["takedown"]["sha256"]
+    got_sha256 = None if takedown is None else takedown.sha256
+    if expected_sha256 != got_sha256:
         expected_list = "no list"
-        if expected is not None:
-            expected_list = f"the list with sha256 {expected}"
+        if expected_sha256 is not None:
+            expected_list = f"the list with sha256 {expected_sha256}"
         raise ConfigError(
-            f"takedown: the statement is about {expected_list}, got {got or 'none'}; give the same list"
+            f"takedown: the statement is about {expected_list}, got {got_sha256 or 'none'}; give the same list"
         )
 
 
@@ -176,15 +178,16 @@ def _require_same_evaluation(
     """
     overlap: dict[str, Any] = stated["overlap"] or {"n": NGRAM, "sets": {}}
     # Sets are the same if their origins are, which have hashes.
-    expected: dict[str, Any] = {}
+    expected_identities: dict[str, Any] = {}
     for set_name, set_claim in overlap["sets"].items():
-        expected[set_name] = set_claim["identity"]
-    got: dict[str, Any] = {}
+        expected_identities[set_name] = set_claim["identity"]
+    got_identities: dict[str, Any] = {}
     for set_name, evaluation_set in evaluation.items():
-        got[set_name] = evaluation_set.identity
-    if expected != got:
+        got_identities[set_name] = evaluation_set.identity
+    if expected_identities != got_identities:
         raise ConfigError(
-            f"evaluation: the statement is about {expected or 'no sets'}, got {got or 'none'}; give the same sets"
+            f"evaluation: the statement is about {expected_identities or 'no sets'}, "
+            f"got {got_identities or 'none'}; give the same sets"
         )
     return overlap["n"]
 
@@ -291,9 +294,9 @@ def _sources_claim(
         # A row that is delivered again adds its ids again.
         tokens_by_source: dict[str, int] = {}
         for source, sums in contents[source_number].sums.items():
-            tokens_by_source[source] = sum(
-                delivery.total(sums) for delivery in own_deliveries
-            )
+            tokens_by_source[source] = 0
+            for delivery in own_deliveries:
+                tokens_by_source[source] += delivery.total(sums)
         claim[dataset_name] = {
             "rows": delivered_rows,
             "repetitions": {
@@ -360,6 +363,7 @@ def _takedown_claim(
     stored_documents = frozenset[tuple[int, ...]]().union(
         *(rows.stored for rows in contents)
     )
+    later_deliveries = deliveries_of(plan, none_from, end_step)
     names = list(plan.datasets)
     return {
         "sha256": takedown.sha256,
@@ -369,8 +373,5 @@ def _takedown_claim(
         "first_step": min(first_steps, default=None),
         "last_step": last_step,
         "none_from": none_from,
-        "deliveries": [
-            delivery.to_json(names)
-            for delivery in deliveries_of(plan, none_from, end_step)
-        ],
+        "deliveries": [delivery.to_json(names) for delivery in later_deliveries],
     }

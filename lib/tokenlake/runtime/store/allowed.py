@@ -6,8 +6,8 @@ A list is an environment variable with folders and URLs, separated like ``PATH``
 
     TOKENLAKE_ALLOWED_INPUTS=/data/raw:s3://corpora/raw:https://data.example.org:8443/sets:hf://datasets/our-org
 
-A place is allowed if it is an entry or lies below one. What counts is where the bytes
-are, and not how the place is spelled:
+A place is allowed if it is an entry or lies below one. The place of the bytes counts,
+and not its spelling:
 
 - A path is followed through links. Names are compared part by part, so that
   ``/data/raw`` allows no ``/data/raw-2``.

@@ -196,6 +196,8 @@ class ReadStore(ABC):
         """Return whether an object exists."""
         return self.size(key) is not None
 
+    # Listings, in the order of keys.
+
     @abstractmethod
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
         """Yield all objects below the folder ``prefix`` ("" = all), sorted by key.
@@ -239,6 +241,8 @@ class Store(ReadStore):
         they write. File systems need no trial.
         """
         return
+
+    # Creating and replacing objects. Each method is a put with another condition.
 
     def put_new(
         self, key: str, data: bytes, *, replace_orphan: Orphan = False
@@ -319,6 +323,7 @@ class Store(ReadStore):
             VersionConflictError: The object has other bytes, or does not exist; nothing
                 was changed.
         """
+        # Objects are compared by their hash, so that the old bytes are not kept.
         seen = None if expected is None else _sha256(expected)
         return self._put(
             [Put(key=key, data=data, sha256=_sha256(data), expected=seen)]
@@ -367,6 +372,7 @@ class Store(ReadStore):
         link = Link(
             source=src_key, target=dst_key, size=0, sha256=sha256, orphan=replace_orphan
         )
+        # An error of the source is a result there, because it must not stop the others.
         [result] = self.link_all([link])
         if isinstance(result, Exception):
             raise result
@@ -381,6 +387,8 @@ class Store(ReadStore):
         Returns:
             For each link its outcome, or the error of its source.
         """
+
+    # Temporary files, deletion and folders.
 
     @abstractmethod
     def temp(self, prefix: str) -> Path:
@@ -453,6 +461,7 @@ def looked_twice(read: Callable[[], _Made]) -> _Made:
     try:
         return read()
     except IntegrityError:
+        # The error of the second read is raised: it is that of the stored bytes.
         return read()
 
 
@@ -498,6 +507,7 @@ def read_files(
 
     def read(name: str, expected: str) -> bytes:
         data = store.read(f"{prefix}/{name}")
+        # A build writes these files before it uses them, and can write them again.
         got = _sha256(data)
         if got != expected:
             raise IntegrityError(

@@ -355,8 +355,9 @@ class Catalog:
         return claim
 
     def stored_claim(self, dataset: str, version: int) -> tuple[Claim, bytes] | None:
-        """Return the claim of a version and the bytes of its file, for a swap; None if
-        there is none.
+        """Return the claim of a version and the bytes of its file, for a swap.
+
+        The result is None if there is no claim.
 
         Raises:
             IntegrityError: The claim is damaged, or that of another version.
@@ -619,6 +620,7 @@ def _require_listed(
     layout: Layout, key: str, got: FileEntry, manifest: Manifest
 ) -> None:
     """Raise IntegrityError if a manifest lists ledger records, but not this one."""
+    # A manifest that lists no records says nothing about this one.
     entry = manifest.other_files.get(layout.path(key))
     if entry == got or (entry is None and not lists_ledger(manifest)):
         return

@@ -1,7 +1,7 @@
 """Claims (``claim.json``): the fingerprint that builds a version, and its state.
 
-A claim is created once and changes at most twice. Each change is a compare-and-swap, so that of two processes that
-change it one fails and learns of the other::
+A claim is created once and changes at most twice. Each change is a compare-and-swap, so
+that of two processes that change it one fails and learns of the other::
 
     building ──commit──> committing ──the manifest──> (a version)
         └────────gc────────┴─> swept: the number stays taken, and never becomes a version

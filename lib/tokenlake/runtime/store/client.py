@@ -72,7 +72,7 @@ class Trouble:
         Args:
             seconds: Seconds without any progress after which the request is given up.
             reached: The storage has answered before, so that a refused connection is
-            likely to pass.
+                likely to pass.
         """
         self._seconds = seconds
         self._reached = reached

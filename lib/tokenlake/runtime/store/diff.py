@@ -174,7 +174,7 @@ def _selected(
     """Return some fields of an entry; None for no entry."""
     if entry is None:
         return None
-    return {name: getattr(entry, name) for name in names}
+    return {field_name: getattr(entry, field_name) for field_name in names}
 
 
 # Members of `Difference` by their type: lists of changes, lists of counts, and all
@@ -337,17 +337,17 @@ def diff(
 
 
 def _manifest_at(
-    where: str | os.PathLike[str],
+    version_address: str | os.PathLike[str],
     store: str | os.PathLike[str] | None,
     storage_options: Mapping[str, Any] | None,
 ) -> Manifest:
     """Read the manifest of a version by its reference."""
     if store is None:
         # The address of the version begins with that of its store.
-        store_address, reference = parted(os.fspath(where))
+        store_address, reference = parted(os.fspath(version_address))
     else:
         store_address = os.fspath(store)
-        reference = os.fspath(where)
+        reference = os.fspath(version_address)
     read_store = open_read_store(store_address, storage_options=storage_options)
     return Catalog(read_store).manifest_of(reference)
 
@@ -408,6 +408,7 @@ def _account_counts(a: Account, b: Account) -> Iterator[Count]:
 
     The order is that of the fields of an audit, and reasons are sorted by name.
     """
+    # Counts by reason may exist in one of the audits only, where the other has 0.
     figures_a = _figures(a)
     figures_b = _figures(b)
     field_order = [field.name for field in fields(Account)]
@@ -499,7 +500,7 @@ def _children(value: object) -> Mapping[str, object] | None:
 
 
 def _identity(manifest: Manifest) -> dict[str, Any]:
-    """Return the values that say what was to be built."""
+    """Return the values that identify the build of a version."""
     return {
         "kind": manifest.kind,
         "seq_length": manifest.seq_length,
@@ -574,16 +575,20 @@ def _unlike_columns(
         return ()
     column_names = sorted(shard.logical.keys() | other.logical.keys())
     return tuple(
-        name
-        for name in column_names
-        if shard.logical.get(name) != other.logical.get(name)
+        column_name
+        for column_name in column_names
+        if shard.logical.get(column_name) != other.logical.get(column_name)
     )
 
 
 def _id_hashes(shard: ShardEntry) -> tuple[tuple[str, str], ...]:
     """Return the columns of ids and their logical hashes, by name."""
     return tuple(
-        sorted(item for item in shard.logical.items() if item[0].endswith(_IDS))
+        sorted(
+            column_hash
+            for column_hash in shard.logical.items()
+            if column_hash[0].endswith(_IDS)
+        )
     )
 
 
@@ -596,9 +601,7 @@ _ROUNDS: Final[tuple[tuple[Callable[[ShardEntry], Hashable], Kinship], ...]] = (
     (lambda shard: (shard.split, shard.rows, _id_hashes(shard)), "same_tokens"),
     (lambda shard: shard.path, "different"),
 )
-"""Rounds of :func:`match_shards`: the key that two shards must share, and the
-kinship of those that do.
-"""
+"""Rounds of :func:`match_shards`: the common key of two shards, and their kinship."""
 
 
 def unit_kinships(pairs: Iterable[FilePair]) -> dict[Kinship, int]:

@@ -14,7 +14,7 @@ and no row was delivered more than 5 times.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, final
@@ -104,8 +104,8 @@ def outcomes(mixture: SourceMixture, spec: MixtureSpec) -> dict[str, SourceDraw]
     places = mixture.layout.places_before(total_rows)
     drawn_by_lane = np.stack(
         [
-            mixture.drawn(lane_number, int(place))
-            for lane_number, place in enumerate(places)
+            mixture.drawn(lane_number, int(place_in_lane))
+            for lane_number, place_in_lane in enumerate(places)
         ]
     )
     # Rows that the weights request of each source, over the whole stream.
@@ -128,7 +128,10 @@ def outcomes(mixture: SourceMixture, spec: MixtureSpec) -> dict[str, SourceDraw]
 
 
 def _source_draw(
-    stored_rows: int, used_rows: list[int], drawn_rows: list[int], asked: float
+    stored_rows: int,
+    used_rows: list[int],
+    drawn_rows: list[int],
+    requested_share: float,
 ) -> SourceDraw:
     """Return the rows drawn of one source.
 
@@ -136,7 +139,7 @@ def _source_draw(
         stored_rows: Rows that the source has.
         used_rows: Rows of the source that each lane uses.
         drawn_rows: Rows of the source that each lane delivered.
-        asked: Share of all rows that the weights request.
+        requested_share: Share of all rows that the weights request.
     """
     # Each lane on its own: its full epochs, the epochs that it has begun, and the rows
     # that its first epoch has not reached.
@@ -157,7 +160,7 @@ def _source_draw(
         full_epochs=min(full_epochs, default=0),
         epochs=max(begun_epochs, default=0),
         unread=unread,
-        asked=asked,
+        asked=requested_share,
     )
 
 
@@ -212,12 +215,51 @@ def check_mixture(
         AccountError: An equation does not hold; the message names the source, the
             equation and both sides.
     """
-    # The mixture as a whole.
+    _check_whole(
+        record,
+        packed=packed,
+        settings=settings,
+        source_names=accounts,
+        parents=parents,
+        manifest_key=where,
+    )
+
+    # Each source against the order. The values of the record are those of the file:
+    # they may describe no mixture at all.
+    try:
+        draws = outcomes(open_mixture(record.spec), record.spec)
+    except ConfigError as error:
+        require_equal("the mixture", [("a valid order", str(error), "none")], where)
+        raise
+    # Documents that were packed after they were drawn got EOS, which the parent lacks.
+    packed_here = record.level == "documents" and packed
+    for source_name, source in record.sources.items():
+        equations = _source_equations(
+            source, draws[source_name], accounts[source_name], packed_here=packed_here
+        )
+        require_equal(f"source {source_name!r} of the mixture", equations, where)
+    _check_shares(record, draws, where)
+
+
+def _check_whole(
+    record: MixtureRecord,
+    *,
+    packed: bool,
+    settings: object,
+    source_names: Iterable[str],
+    parents: Set[tuple[str, int]],
+    manifest_key: str,
+) -> None:
+    """Check the equations that hold for a mixture as a whole.
+
+    Arguments and errors are those of :func:`check_mixture`. `source_names` are those of
+    its audits, and `manifest_key` is its `where`.
+    """
+    # Each equation in words, and its two sides.
     sources = record.sources
     source_versions = {(source.dataset, source.version) for source in sources.values()}
     is_packed_by_level = record.level == "sequences" or packed
-    total_rows = sum(source.drawn_rows for source in sources.values())
-    total_tokens = sum(source.drawn_tokens for source in sources.values())
+    drawn_rows = sum(source.drawn_rows for source in sources.values())
     equations = (
         (
             "kind packed = level sequences, or packed documents",
@@ -227,35 +269,27 @@ def check_mixture(
         (
             "sources of the mixture = sources of the audit",
             sorted(sources),
-            sorted(accounts),
+            sorted(source_names),
         ),
         ("order and splits = those of config.mix", settings_of(record), settings),
-        ("sum of drawn_rows = rows of the order", total_rows, record.order.rows),
+        ("sum of drawn_rows = rows of the order", drawn_rows, record.order.rows),
         (
             "versions of the sources = parents in the lineage",
             sorted(source_versions),
             sorted(parents),
         ),
     )
-    require_equal("the mixture", equations, where)
+    require_equal("the mixture", equations, manifest_key)
 
-    # The values of the record are those of the file: they may describe no mixture at
-    # all.
-    # Each source against the order.
-    try:
-        draws = outcomes(open_mixture(record.spec), record.spec)
-    except ConfigError as error:
-        require_equal("the mixture", [("a valid order", str(error), "none")], where)
-        raise
-    packed_here = record.level == "documents" and packed
-    # Documents that were packed after they were drawn got EOS, which the parent lacks.
-    for source_name, source in sources.items():
-        equations = _source_equations(
-            source, draws[source_name], accounts[source_name], packed_here=packed_here
-        )
-        require_equal(f"source {source_name!r} of the mixture", equations, where)
 
-    # Shares, which follow from the sums over all sources.
+def _check_shares(
+    record: MixtureRecord, draws: Mapping[str, SourceDraw], manifest_key: str
+) -> None:
+    """Check the shares of the sources, which follow from the sums over all of them."""
+    # The sums over all sources, then the equations of each source.
+    sources = record.sources
+    total_rows = sum(source.drawn_rows for source in sources.values())
+    total_tokens = sum(source.drawn_tokens for source in sources.values())
     asked_tokens = _asked_tokens(record, draws)
     for source_name, source in sources.items():
         achieved_rows = share(source.drawn_rows, total_rows)
@@ -273,7 +307,7 @@ def check_mixture(
                 achieved_tokens,
             ),
         )
-        require_equal(f"source {source_name!r} of the mixture", equations, where)
+        require_equal(f"source {source_name!r} of the mixture", equations, manifest_key)
 
 
 def _source_equations(
@@ -310,9 +344,9 @@ def _asked_tokens(
     if record.weights_by != "tokens":
         return dict.fromkeys(record.sources)
     return token_shares(
-        {name: draw.asked for name, draw in draws.items()},
-        {name: source.rows for name, source in record.sources.items()},
-        {name: source.tokens for name, source in record.sources.items()},
+        {source_name: draw.asked for source_name, draw in draws.items()},
+        {source_name: source.rows for source_name, source in record.sources.items()},
+        {source_name: source.tokens for source_name, source in record.sources.items()},
     )
 
 
@@ -331,7 +365,9 @@ def settings_of(record: MixtureRecord) -> dict[str, Any]:
     return {
         "level": record.level,
         "weights_by": record.weights_by,
-        "splits": {name: source.split for name, source in record.sources.items()},
+        "splits": {
+            source_name: source.split for source_name, source in record.sources.items()
+        },
         **record.order.identity(record.sources),
         "rows": record.order.rows,
     }

@@ -137,7 +137,7 @@ class Clock:
 def judge(
     store: Store, layout: Layout, leftovers: Sequence[Leftover], clock: Clock
 ) -> remove.Finding | remove.Kept | None:
-    """Decide what may be removed of one version's folder.
+    """Decide which files of one version's folder may be removed.
 
     Args:
         store: The store.
@@ -385,12 +385,18 @@ def collect(
 def _datasets(store: Store, names: Sequence[str]) -> list[str]:
     """Return the datasets to collect; NotFoundError for one that does not exist."""
     # A misspelled name must not look like a clean dataset.
-    datasets = [name for name in store.list_dirs("") if DATASET_NAME.fullmatch(name)]
+    datasets = [
+        dataset_name
+        for dataset_name in store.list_dirs("")
+        if DATASET_NAME.fullmatch(dataset_name)
+    ]
     if not names:
         return datasets
-    for name in names:
-        if check_dataset_name(name) not in datasets:
-            raise not_among(f"no dataset {name!r} in {store.url}", name, datasets)
+    for dataset_name in names:
+        if check_dataset_name(dataset_name) not in datasets:
+            raise not_among(
+                f"no dataset {dataset_name!r} in {store.url}", dataset_name, datasets
+            )
     return sorted(set(names))
 
 

@@ -153,14 +153,14 @@ class GcsClient(BucketClient):
 
         async def body() -> AsyncGenerator[bytes]:
             yield head
-            for start in range(0, payload.size, PIECE):
-                yield await asyncio.to_thread(payload.read, start, PIECE)
+            for piece_start in range(0, payload.size, PIECE):
+                yield await asyncio.to_thread(payload.read, piece_start, PIECE)
             yield tail
 
         async def send() -> bytes:
-            place = f"{self._host}/upload/storage/v1/b/{url.bucket}/o"
+            upload_url = f"{self._host}/upload/storage/v1/b/{url.bucket}/o"
             query = {"uploadType": "multipart", **_generation_match(over)}
-            return await self._send("POST", place, query, headers, body())
+            return await self._send("POST", upload_url, query, headers, body())
 
         await self._write(url, send, payload.size)
 
@@ -174,7 +174,7 @@ class GcsClient(BucketClient):
         in_one_request: bool = True,
     ) -> None:
         # The condition names the generation of the source and that of the target.
-        place = f"{self._api}{_object(source)}/rewriteTo/{_object(url)}"
+        rewrite_url = f"{self._api}{_object(source)}/rewriteTo/{_object(url)}"
         generation = _generation(original.token)
         query = {
             "ifSourceGenerationMatch": generation,
@@ -185,7 +185,10 @@ class GcsClient(BucketClient):
         # one.
         while True:
             answer = await self._copy(
-                source, original, url, partial(self._json, "POST", place, dict(query))
+                source,
+                original,
+                url,
+                partial(self._json, "POST", rewrite_url, dict(query)),
             )
             if answer["done"]:
                 return
@@ -217,16 +220,18 @@ class GcsClient(BucketClient):
         # Accepting gzip keeps an object that is stored as such from being decompressed
         # on the way.
         headers = {**headers, "Accept-Encoding": "gzip"}
-        place = f"{self._host}/download/storage/v1/{_object(url)}"
-        async with self._request("GET", place, query, headers, **REQUEST) as answer:
+        download_url = f"{self._host}/download/storage/v1/{_object(url)}"
+        async with self._request(
+            "GET", download_url, query, headers, **REQUEST
+        ) as answer:
             require_success(answer)
             self.reached = True
             # The service states the generation that it sends, also where none was
             # requested.
-            got = answer.headers.get("x-goog-generation", generation)
-            if generation and got != generation:
+            sent_generation = answer.headers.get("x-goog-generation", generation)
+            if generation and sent_generation != generation:
                 raise objects.OtherObjectError(
-                    f"its generation is {got}, expected {generation}"
+                    f"its generation is {sent_generation}, expected {generation}"
                 )
             yield answer
 
@@ -306,7 +311,7 @@ class GcsClient(BucketClient):
         # Encoded: %2F in an object's name must stay.
         request = session.request(method, yarl.URL(place, encoded=True), **arguments)
         if method == "GET":
-            # The headers; what is sent has patience of its own.
+            # The headers; a request that sends has patience of its own.
             async with answered_in_time():
                 answer = await request
         else:

@@ -262,7 +262,7 @@ async def take_range(
     It must be the missing range, of an object of the planned size.
     """
     match = _content_range(answer)
-    # The whole object came: a server without ranges. It is taken if it is what is
+    # The whole object came: a server without ranges. It is taken if all of it is
     # missing.
     if match is None or match[1] is None:
         if answer.status == 206:

@@ -71,8 +71,10 @@ class _JudgingResolver(AbstractResolver):
             return results
         public = [result for result in results if private_kind(result["host"]) is None]
         if not public:
-            kind = private_kind(results[0]["host"]) if results else "no address"
-            raise RedirectRefusedError(f"the server redirects to {host}, {kind}")
+            address_kind = private_kind(results[0]["host"]) if results else "no address"
+            raise RedirectRefusedError(
+                f"the server redirects to {host}, {address_kind}"
+            )
         return public
 
     async def close(self) -> None:

@@ -50,11 +50,11 @@ def key_problem(key: str) -> str | None:
         path_parts = key.encode("utf-8").split(b"/")
     except UnicodeEncodeError:
         return "it is not valid UTF-8"
-    if len(path_parts) > 32 or any(len(part) > 255 for part in path_parts):
+    if len(path_parts) > 32 or any(len(path_part) > 255 for path_part in path_parts):
         return "it has more than 32 parts, or a part of more than 255 bytes"
-    if any(part in (b"", b".", b"..") for part in path_parts):
+    if any(path_part in (b"", b".", b"..") for path_part in path_parts):
         return "it has an empty, '.' or '..' part"
-    if any(part.startswith(TEMP_MARK.encode()) for part in path_parts):
+    if any(path_part.startswith(TEMP_MARK.encode()) for path_part in path_parts):
         return f"names that start with {TEMP_MARK!r} are kept for unpublished files"
     return None
 

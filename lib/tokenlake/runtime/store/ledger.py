@@ -6,8 +6,8 @@ A value of these classes equals its JSON object. Decoding checks each field by i
 ``problem`` of an entry checks the relations between its fields. A ledger record
 (``ledger/00017.json``) is one finished unit of work.
 
-The audit (``account``) says where every row and every token went. Each unit keeps one; they are summed per source and
-for the version, and must balance at commit::
+The audit (``account``) says where every row and every token went. Each unit keeps one;
+they are summed per source and for the version, and must balance at commit::
 
     rows_read = kept + sum(filtered) + sum(quarantined)
     documents = kept + expanded

@@ -267,8 +267,8 @@ class Manifest(Sealed):
         if self.mixture is not None:
             members["mixture"] = self.mixture.to_json()
         return members | {
-            name: getattr(self, name)
-            for name in ("totals", "splits", "account", "lineage")
+            derived_name: getattr(self, derived_name)
+            for derived_name in ("totals", "splits", "account", "lineage")
         }
 
     @classmethod

@@ -238,14 +238,17 @@ class MixtureRecord:
             # Names are a list: their order matters, and canonical JSON sorts keys.
             "names": list(self.sources),
             "sources": {
-                name: source.to_json() for name, source in self.sources.items()
+                source_name: source.to_json()
+                for source_name, source in self.sources.items()
             },
         }
 
     @property
     def spec(self) -> MixtureSpec:
         """The mixture in plain values."""
-        lengths = {name: source.rows for name, source in self.sources.items()}
+        lengths = {
+            source_name: source.rows for source_name, source in self.sources.items()
+        }
         return MixtureSpec(lengths=lengths, order=self.order)
 
     @classmethod
@@ -272,7 +275,7 @@ class MixtureRecord:
             weights_by=stored.weights_by,
             order=stored.order,
             rows=stored.rows,
-            sources={name: stored.sources[name] for name in names},
+            sources={source_name: stored.sources[source_name] for source_name in names},
         )
 
 
@@ -306,8 +309,11 @@ def _check_order(document: SealedDocument, key: str, stored: _Stored) -> None:
                 dict(point.weights),
             )
     # A source of which all rows are used is not listed.
-    for name, rows in order.kept.items():
-        if name not in stored.sources or rows >= stored.sources[name].rows:
+    for source_name, rows in order.kept.items():
+        if (
+            source_name not in stored.sources
+            or rows >= stored.sources[source_name].rows
+        ):
             document.fail(
-                f"{key}.kept", "fewer rows of a source than it has", {name: rows}
+                f"{key}.kept", "fewer rows of a source than it has", {source_name: rows}
             )

@@ -99,6 +99,7 @@ class ObjectStore(RemoteStore, Store):
             put.require_written(payload.sha256)
             yield payload
             return
+        # From here on the file is ours to remove, also if it is not sent.
         scratch_of(self.url).check_temp(put.data, put.key)
         try:
             with Payload.of_file(

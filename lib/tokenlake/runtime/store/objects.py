@@ -107,6 +107,7 @@ class RangeBuffer:
                 chunk = chunk[:chunk_bytes]
             self.data[self.got : self.got + chunk_bytes] = chunk
             self.got += chunk_bytes
+        # A later request continues from here: the bytes so far are kept.
         if self.at < stop:
             raise ShortBodyError(
                 f"the body ended at byte {self.at}, {stop - self.at} before its end"

@@ -203,7 +203,7 @@ def _has_child(folder: Path, is_wanted: Callable[[Path], bool]) -> bool:
         names = os.listdir(folder)  # noqa: PTH208 - no Path per entry that is not looked at
     except OSError:
         return False
-    return any(is_wanted(folder / name) for name in names)
+    return any(is_wanted(folder / entry_name) for entry_name in names)
 
 
 # Prefixes of keys in buckets
@@ -228,9 +228,9 @@ def _part_in_bucket(
     prefix = PurePosixPath(path)
     for folder in (prefix, *prefix.parents):
         key = "" if str(folder) == "." else str(folder)
-        part = _part_at(bucket, key, parts)
-        if part is not None:
-            return _Enclosing(part, f"{url.root}/{key}".rstrip("/"))
+        store_part = _part_at(bucket, key, parts)
+        if store_part is not None:
+            return _Enclosing(store_part, f"{url.root}/{key}".rstrip("/"))
     return None
 
 
@@ -290,7 +290,7 @@ def _is_version_key(bucket: ReadStore, key: str) -> bool:
 
 def _exists(bucket: ReadStore, key: str) -> bool:
     """Return whether an object exists; False if it may not be looked at."""
-    with suppress(StoreError):  # what may not be looked at cannot be written either
+    with suppress(StoreError):  # a place that may not be read cannot be written either
         return bucket.size(key) is not None
     return False
 

@@ -38,26 +38,26 @@ def try_out(client: BucketClient, root: Url) -> None:
     """
     url = _probe_url(root)
     # Three contents, so that the object shows which write it has.
-    first = f"first {url.path}\n".encode()
-    second = f"second {url.path}\n".encode()
-    third = f"third {url.path}\n".encode()
+    first_data = f"first {url.path}\n".encode()
+    second_data = f"second {url.path}\n".encode()
+    third_data = f"third {url.path}\n".encode()
     try:
         # 1. Create the object.
-        _put(client, url, first, None)
+        _put(client, url, first_data, None)
         # 2. Create it again.
         _require_refusal(
             client,
             url,
-            Payload.of(second),
+            Payload.of(second_data),
             None,
             "create-only put of a key that exists",
         )
         if client.in_parts:
-            parts = Payload.of(second, in_parts=True)
+            payload_in_parts = Payload.of(second_data, in_parts=True)
             _require_refusal(
                 client,
                 url,
-                parts,
+                payload_in_parts,
                 None,
                 "create-only upload in parts to a key that exists",
             )
@@ -67,12 +67,12 @@ def try_out(client: BucketClient, root: Url) -> None:
         _require_refusal(
             client,
             url,
-            Payload.of(second),
+            Payload.of(second_data),
             other,
             "compare-and-swap of a version that does not exist",
         )
         # 4. Replace the version that exists.
-        _put(client, url, third, token)
+        _put(client, url, third_data, token)
     except objects.OtherObjectError:
         raise StoreError(
             f"{root}: it refused a compare-and-swap of the existing version. {_ADVICE}.",

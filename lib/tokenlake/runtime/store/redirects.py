@@ -77,14 +77,14 @@ class HttpOrigin:
             RedirectRefusedError: The URL has no valid origin.
         """
         try:
-            parts = urlsplit(url)
-            scheme = parts.scheme.lower()
-            port = parts.port or (443 if scheme == "https" else 80)
+            url_parts = urlsplit(url)
+            scheme = url_parts.scheme.lower()
+            port = url_parts.port or (443 if scheme == "https" else 80)
         except ValueError:
             raise RedirectRefusedError(
                 "the server redirects to an invalid URL"
             ) from None
-        return cls(scheme, (parts.hostname or "").lower(), port)
+        return cls(scheme, (url_parts.hostname or "").lower(), port)
 
     def __str__(self) -> str:
         # As people write it: a port that the scheme has anyway is left out.
@@ -136,7 +136,7 @@ def require_allowed_addresses(
     Args:
         source: Addresses of the host that was asked.
         target: Addresses of the host that it names.
-        origin: Of the target, for the message.
+        origin: Origin of the target, for the message.
 
         origin: Origin of the target, for the message.
         RedirectRefusedError: It leads to an address that is not public, or comes from
@@ -144,9 +144,11 @@ def require_allowed_addresses(
     """
     # All addresses of a name count, because the connection may use any of them.
     for address in target:
-        kind = private_kind(address)
-        if kind is not None:
-            raise RedirectRefusedError(f"the server redirects to {origin}, {kind}")
+        address_kind = private_kind(address)
+        if address_kind is not None:
+            raise RedirectRefusedError(
+                f"the server redirects to {origin}, {address_kind}"
+            )
     if any(private_kind(address) is not None for address in source):
         raise RedirectRefusedError(
             f"the server redirects to {origin}, but a server of a private network may only redirect to itself"

@@ -46,6 +46,7 @@ class RemoteFile(io.RawIOBase):
         self._url = url
         self._planned = planned
         self._position = 0
+        # Local copy of an object whose server has no ranges.
         self._spool: BinaryIO | None = None
         self._lock = Lock()
 

@@ -315,9 +315,9 @@ class Remover:
 
     def _remove_empty_folders(self, folder: str) -> None:
         """Remove the empty folders below a folder, deepest first."""
-        for name in self._store.list_dirs(folder):
-            self._remove_empty_folders(f"{folder}/{name}")
-            self._store.remove_folder(f"{folder}/{name}")
+        for folder_name in self._store.list_dirs(folder):
+            self._remove_empty_folders(f"{folder}/{folder_name}")
+            self._store.remove_folder(f"{folder}/{folder_name}")
 
 
 _Action: TypeAlias = tuple[Removed, Callable[[], bool | None]]

@@ -130,6 +130,7 @@ def _last(runs: Iterable[ObjectInfo]) -> ObjectInfo | None:
 
 def _recorded(store: ReadStore, run: ObjectInfo, key: str) -> Any:
     """Return a member of the record of a run; None if it cannot be read."""
+    # Records help people, and decide nothing: a damaged one is as good as none.
     try:
         return json.loads(store.read(run.key))[key]
     except (

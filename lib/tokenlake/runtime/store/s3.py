@@ -236,12 +236,12 @@ class S3Client(BucketClient):
                 await self.abort(url, upload)
 
         try:
-            parts = await _together(
+            sent_parts = await _together(
                 [partial(send, upload, index) for index in range(count)]
             )
             arguments = {
                 "UploadId": upload,
-                "MultipartUpload": {"Parts": parts},
+                "MultipartUpload": {"Parts": sent_parts},
                 **_condition(over),
             }
             try:
@@ -265,15 +265,15 @@ class S3Client(BucketClient):
     ) -> _Part:
         """Copy one part of an object, and return its number and ETag."""
         # The range is left out for a copy of all bytes, which need not have any.
-        start = index * _COPIED
-        stop = min(start + _COPIED, original.size)
+        first_byte = index * _COPIED
+        end_byte = min(first_byte + _COPIED, original.size)
         arguments = {
             "UploadId": upload,
             "PartNumber": index + 1,
             **_copied(source, original),
         }
-        if stop - start < original.size:
-            arguments["CopySourceRange"] = f"bytes={start}-{stop - 1}"
+        if end_byte - first_byte < original.size:
+            arguments["CopySourceRange"] = f"bytes={first_byte}-{end_byte - 1}"
         request = partial(self._send, "upload_part_copy", url, **arguments)
         answer = await self._copy(source, original, url, request)
         return {"PartNumber": index + 1, "ETag": answer["CopyPartResult"]["ETag"]}

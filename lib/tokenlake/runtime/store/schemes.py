@@ -10,12 +10,14 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
+# The store of commands and configurations that name none: the variable, else the folder.
 STORE_VARIABLE: Final = "TOKENLAKE_STORE"
 DEFAULT_STORE: Final = "./artifacts"
 
 OBJECT_STORES: Final = frozenset({"s3", "s3a", "gs", "gcs"})
 """Schemes of the object stores that a build can write to."""
 
+# Parts of a URL: scheme, host or bucket, and path.
 STORE_URL: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://([^/]*)(.*)", re.DOTALL)
 
 

@@ -5,9 +5,9 @@ They are read back strictly.
 Manifests, ledger records, claims and tags are sealed. A document is the canonical JSON
 of an object whose ``sha256`` is that of the same object without that member, so any
 changed bit is found without a second file. Reading trusts nothing: each member is
-decoded to its type, and what was decoded must be written as the very bytes that were
-read. A missing, unknown, repeated, mistyped or absurd value is an
-:class:`IntegrityError` that names the file and the key.
+decoded to its type, and the result must be written as the very bytes that were read. A
+missing, unknown, repeated, mistyped or absurd value is an :class:`IntegrityError` that
+names the file and the key.
 
 Reading takes these steps:
 
@@ -212,15 +212,15 @@ class SealedDocument:
 
     Args:
         data: Canonical JSON.
-        where: Name of the file, for messages.
+        file_name: Name of the file, for messages.
 
     Raises:
         IntegrityError: The bytes are not a JSON object, or of another format version.
     """
 
-    def __init__(self, data: bytes, where: str) -> None:
+    def __init__(self, data: bytes, file_name: str) -> None:
         self._data = data
-        self._where = where
+        self._where = file_name
         # Only the members are split; each is decoded when it is read.
         try:
             self._members: dict[str, msgspec.Raw] = decoder(
@@ -228,8 +228,8 @@ class SealedDocument:
             ).decode(data)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise IntegrityError(
-                f"{where}: not valid JSON ({error}); {len(data)} bytes. The file is truncated or damaged.",
-                file=where,
+                f"{file_name}: not valid JSON ({error}); {len(data)} bytes. The file is truncated or damaged.",
+                file=file_name,
             ) from None
         version = self.get("format_version", Positive)
         if version != FORMAT_VERSION:

@@ -16,7 +16,7 @@ which the kernel releases when a process dies, however it dies:
   open. So a damaged copy is dropped at once.)
 - A process that makes room and reserves it for a shard locks the folder, and so does
   one that renames a file. The temporary file has its full size from then on, so that
-  the sum of all file sizes is what the cache takes or will take.
+  the sum of all file sizes is the space that the cache takes or will take.
 
 Bytes are compared with their sha256 when they are fetched. When a copy is opened later,
 only its size is checked: pages have checksums, and a reader that finds a wrong one
@@ -333,17 +333,17 @@ class ShardCache:
            give up.
         3. Pause, and look for the copy.
         """
-        part = self._folder / f"{PART}{copy.name}"
+        part_path = self._folder / f"{PART}{copy.name}"
         pause = _FIRST_PAUSE
         last_state: tuple[int, int] | None = None
         last_change = time.monotonic()
         # 1. Try to get the right to fetch.
         while True:
             descriptor = os.open(
-                part, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666
+                part_path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666
             )
-            if holds_alone(descriptor, part):
-                return self._fill(descriptor, part, copy, size, fetch, shard_name)
+            if holds_alone(descriptor, part_path):
+                return self._fill(descriptor, part_path, copy, size, fetch, shard_name)
             # 2. Another process fetches the shard. Its file changes as long as it makes
             # progress.
             try:
@@ -442,6 +442,7 @@ def _fetch(
     Raises:
         IntegrityError: The hash stays wrong.
     """
+    # Each try overwrites the bytes of the one before.
     got = FileEntry.of(b"")
     for _ in range(_TRIES):
         target = HashingTarget(file)

@@ -169,12 +169,14 @@ def _refuse_signature(url: Url, option: str) -> None:
     query = ""
     if url.is_http or "?" in url.path:
         query = urlsplit(str(url)).query
-    names = [unquote(pair.partition("=")[0]) for pair in re.split("[&;]", query)]
+    parameter_names = [
+        unquote(pair.partition("=")[0]) for pair in re.split("[&;]", query)
+    ]
     # The version of an object is no secret, although its name looks like one.
     signed_names: list[str] = []
-    for name in names:
-        if SIGNED.search(name) and "versionid" not in name.lower():
-            signed_names.append(name)
+    for parameter in parameter_names:
+        if SIGNED.search(parameter) and "versionid" not in parameter.lower():
+            signed_names.append(parameter)
     if signed_names:
         raise ConfigError(
             f"{option}: {str(url).partition('?')[0]}?... contains credentials in its query "

@@ -117,11 +117,11 @@ def _stage_reasons(spec: Mapping[str, Any]) -> Iterator[str]:
     """Yield the reasons for caution in the stages."""
     # Each stage on its own: the number of its parts, and its regular expressions.
     for stage in STAGES:
-        parts: list[Mapping[str, Any]] = []
+        stage_parts: list[Mapping[str, Any]] = []
         if spec.get(stage):
-            parts = parts_of(spec[stage])
-        if len(parts) > MAX_PARTS:
-            yield f"its {stage} has {len(parts):,} parts"
+            stage_parts = parts_of(spec[stage])
+        if len(stage_parts) > MAX_PARTS:
+            yield f"its {stage} has {len(stage_parts):,} parts"
         for key, expression, _ in walk(spec.get(stage)):
             if key != "Regex":
                 continue
@@ -158,20 +158,22 @@ def _is_wrapper(stage: Mapping[str, Any] | None) -> bool:
     pending: list[Mapping[str, Any]] = [stage]
     part_count = 0
     while pending:
-        part = pending.pop()
+        stage_part = pending.pop()
         part_count += 1
         if part_count > MAX_PARTS:
             return False
-        processors: Any = part.get("processors")
-        if part.get("type") == "Sequence" and isinstance(processors, list):
+        processors: Any = stage_part.get("processors")
+        if stage_part.get("type") == "Sequence" and isinstance(processors, list):
             members = cast("list[Any]", processors)
             if not all(isinstance(member, dict) for member in members):
                 return False
             pending += members
             continue
-        if part.get("type") not in _PROCESSORS:
+        if stage_part.get("type") not in _PROCESSORS:
             return False
-        if part["type"] == "TemplateProcessing" and not _is_short_template(part):
+        if stage_part["type"] == "TemplateProcessing" and not _is_short_template(
+            stage_part
+        ):
             return False
     return True
 

@@ -84,14 +84,16 @@ def growth_of(stage: Mapping[str, Any] | None) -> Growth | None:
         return Growth()
     # The growth of a table is estimated for one table; several of them would multiply
     # the error.
-    parts = parts_of(stage)
-    table_count = sum(part.get("type") == "Precompiled" for part in parts)
+    stage_parts = parts_of(stage)
+    table_count = sum(
+        stage_part.get("type") == "Precompiled" for stage_part in stage_parts
+    )
     if table_count > 1:
         return None
     # The parts follow each other, so that their growths multiply.
     growth = Growth()
-    for part in parts:
-        part_growth = _growth_of_part(part)
+    for stage_part in stage_parts:
+        part_growth = _growth_of_part(stage_part)
         if part_growth is None:
             return None
         growth = growth.then(part_growth)
@@ -104,21 +106,22 @@ def parts_of(stage: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     A sequence that is not one of the three known kinds is returned as a part.
     """
     # A stack instead of recursion, because a file may nest sequences without end.
-    parts: list[Mapping[str, Any]] = []
+    stage_parts: list[Mapping[str, Any]] = []
     pending: list[Any] = [stage]
     while pending:
-        part = pending.pop()
+        stage_part = pending.pop()
         members: Any = None
-        if isinstance(part, Mapping) and part.get("type") == "Sequence":
-            members = part.get(
-                "normalizers", part.get("pretokenizers", part.get("decoders"))
+        if isinstance(stage_part, Mapping) and stage_part.get("type") == "Sequence":
+            members = stage_part.get(
+                "normalizers",
+                stage_part.get("pretokenizers", stage_part.get("decoders")),
             )
         if isinstance(members, list):
             # Reversed, so that the first member is taken first.
             pending.extend(reversed(members))
         else:
-            parts.append(part if isinstance(part, Mapping) else {})
-    return parts
+            stage_parts.append(stage_part if isinstance(stage_part, Mapping) else {})
+    return stage_parts
 
 
 def _growth_of_part(part: Mapping[str, Any]) -> Growth | None:

@@ -140,7 +140,7 @@ class _Scan:
             # Conditions, names, calls, absent groups.
             if following[1:2] in ("(", "P", "&", "R", "~", ""):
                 return False
-            # What follows up to a colon are options or the kind of the group, no
+            # The characters up to a colon are options or the kind of the group, no
             # quantifier.
             self._place += 1
             while self._has_group_option():

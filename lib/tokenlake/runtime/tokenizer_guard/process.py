@@ -219,6 +219,7 @@ class BoundedTokenizer:
         self, texts: Sequence[str], add_special_tokens: bool, *, with_offsets: bool
     ) -> list[BoundedEncoding]:
         """Return the encodings of texts, which are sent in one request."""
+        # The texts are laid end to end; their lengths are in the header.
         encoded_texts = [text.encode() for text in texts]
         header = {
             "op": "encode",
@@ -287,7 +288,7 @@ class BoundedTokenizer:
             "output": limits.output + limits.output_per_byte * size,
         }
         try:
-            answer, parts = self._process.ask({**header, **bounds}, payload)
+            answer, answer_parts = self._process.ask({**header, **bounds}, payload)
         except (OSError, EOFError, ValueError):
             # The process is gone. Its exit code tells which limit it exceeded.
             ending = _ending(self._process.wait(), max_seconds, max_memory)
@@ -306,7 +307,7 @@ class BoundedTokenizer:
                 f"tokenizer {self._name!r}: {failure}: {answer['error']}",
                 tokenizer=self._name,
             )
-        return answer, parts
+        return answer, answer_parts
 
     def _limit_error(self, text: str) -> TokenizerError:
         """Return the error of a request that exceeded a limit."""
@@ -401,9 +402,9 @@ class _Server:
             raise EOFError
         answer: dict[str, Any] = json.loads(answer_line)
         raw_parts: list[bytes] = []
-        for size in answer.get("sizes", ()):
-            raw_part = self._answers.read(size)
-            if len(raw_part) < size:
+        for part_bytes in answer.get("sizes", ()):
+            raw_part = self._answers.read(part_bytes)
+            if len(raw_part) < part_bytes:
                 raise EOFError
             raw_parts.append(raw_part)
         return answer, raw_parts

@@ -51,8 +51,10 @@ def main() -> None:
             if not line:
                 return
             header: dict[str, Any] = json.loads(line)
-            parts = [requests.read(size) for size in header["sizes"]]
-            answer, answer_parts = _answered(server, header, parts)
+            request_parts = [
+                requests.read(part_bytes) for part_bytes in header["sizes"]
+            ]
+            answer, answer_parts = _answered(server, header, request_parts)
             _write(answers, answer, answer_parts)
     except MemoryError:
         # The exit code tells the client.
@@ -160,6 +162,7 @@ class Server:
 
     def _value(self, operation: str, header: dict[str, Any], parts: Parts) -> Any:
         """Return the JSON value that answers an operation."""
+        # Without parts, the vocabulary comes from the file.
         tokenizer = self._tokenizer
         if not self._has_parts:
             return self._value_of_vocabulary(operation, header)
@@ -224,9 +227,9 @@ class Server:
         for text_bytes in header["lengths"]:
             # One text at a time: a batch of hostile encodings would be in memory
             # together.
-            text = data[text_start : text_start + text_bytes].decode()
+            document_text = data[text_start : text_start + text_bytes].decode()
             text_start += text_bytes
-            encoding = self._encode_text(header, text)
+            encoding = self._encode_text(header, document_text)
             lengths.append(len(encoding.ids))
             ids.extend(encoding.ids)
             if with_offsets:

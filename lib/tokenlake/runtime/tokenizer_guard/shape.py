@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import repeat
 from typing import Any, Final, cast
 
 import msgspec
@@ -253,6 +254,7 @@ def _require_added_tokens_shape(name: str, added: Any) -> None:
                 shown(token),
                 "an object with id and content",
             )
+        # Its text, its id, and the length of the text.
         token_fields = cast("dict[str, Any]", token)
         content = token_fields.get("content")
         if type(content) is not str:
@@ -273,6 +275,7 @@ def _require_added_tokens_shape(name: str, added: Any) -> None:
                 f"at most {MAX_TOKEN_TEXT:,} characters",
             )
         characters += len(content)
+    # Many tokens of allowed length could be too much together.
     if characters > MAX_ADDED_TEXT:
         raise _wrong(
             name,
@@ -325,10 +328,9 @@ def walk(value: Any) -> Iterator[tuple[str, Any, int]]:
         if isinstance(item, dict):
             children = cast("dict[str, Any]", item).items()
         elif isinstance(item, list):
-            children = ((key, child) for child in cast("list[Any]", item))
-        pending_values.extend(
-            (child_key, child, depth + 1) for child_key, child in children
-        )
+            children = zip(repeat(key), cast("list[Any]", item), strict=False)
+        for child_key, child in children:
+            pending_values.append((child_key, child, depth + 1))
 
 
 def _cut(text: str) -> str:
@@ -338,18 +340,16 @@ def _cut(text: str) -> str:
     return text[:_SHOWN] + "..."
 
 
-def _wrong_id(name: str, where: str, got: Any) -> TokenizerError:
+def _wrong_id(name: str, key: str, got: Any) -> TokenizerError:
     """Return the error for a value in the place of an id."""
-    return _wrong(
-        name, TOKENIZER_JSON, where, shown(got), f"an id from 0 to {MAX_ID:,}"
-    )
+    return _wrong(name, TOKENIZER_JSON, key, shown(got), f"an id from 0 to {MAX_ID:,}")
 
 
-def _wrong(name: str, file: str, where: str, got: str, expected: str) -> TokenizerError:
+def _wrong(name: str, file: str, key: str, got: str, expected: str) -> TokenizerError:
     """Return the error for a wrong value in a file of a tokenizer."""
     return TokenizerError(
-        f"tokenizer {name!r}: {file}: {where}: got {got}, expected {expected}",
+        f"tokenizer {name!r}: {file}: {key}: got {got}, expected {expected}",
         tokenizer=name,
         file=file,
-        key=where,
+        key=key,
     )
