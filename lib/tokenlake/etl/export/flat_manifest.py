@@ -26,7 +26,7 @@ _COMPRESSIONS: Final = {
     "numpy": ("none",),
     "npy": ("none",),
     "mds": ("none",),
-    "litdata": ("none",),
+    "litdata": ("none", "zstd"),
     "array_record": ("none",),
 }
 

@@ -44,7 +44,8 @@ class LitdataRecords(NumberedRecords):
     Raises:
         DamagedFileError: The index cannot be read or does not agree with the chunk, or
             the chunk is cut.
-        UnsuitableFileError: The chunks are compressed.
+        UnsuitableFileError: The chunks are compressed in another form than zstd of
+            whole chunks.
     """
 
     def __init__(self, data: InputBytes, index: InputBytes) -> None:
@@ -52,13 +53,13 @@ class LitdataRecords(NumberedRecords):
         content = layout.LitdataIndex.of(
             index.pread(index.file.size, 0), index.file.url
         )
+        chunk_bytes: bytes | None = None
         if content.compression is not None:
-            raise unsuitable(
-                index.file,
-                f"its chunks are compressed ({content.compression}), expected plain ones",
-                "write them again without compression",
-            )
-        self._records = RecordFile(data)
+            chunk_bytes = self._decompressed(content, index)
+        self._records = RecordFile(data, chunk_bytes)
+        self._content_size = data.file.size
+        if chunk_bytes is not None:
+            self._content_size = len(chunk_bytes)
         self.count = self._records.count
         self._check_entry(content)
         self._types = content.items.types
@@ -70,8 +71,12 @@ class LitdataRecords(NumberedRecords):
         self.names = tuple(names)
 
     def edges(self, first: int, last: int) -> Int64:
-        """Return where items begin and the last one ends, in bytes."""
-        return self._records.edges(first, last)
+        """Return where items begin and the last one ends, in bytes.
+
+        In a compressed chunk all bytes count as equally compressed.
+        """
+        edges = self._records.edges(first, last)
+        return edges * self._data.file.size // max(self._content_size, 1)
 
     def read(self, first: int, last: int, names: Sequence[str]) -> pa.RecordBatch:
         """Return some values of items."""
@@ -88,21 +93,40 @@ class LitdataRecords(NumberedRecords):
                 columns[name] = self._arrays(name, block, begins, ends, first)
         return id_batch({name: columns[name] for name in names})
 
+    def _decompressed(self, content: layout.LitdataIndex, index: InputBytes) -> bytes:
+        """Return the content of a chunk that is compressed as a whole with zstd."""
+        codec = str(content.compression).partition(":")[0]
+        if codec != "zstd" or content.compression_level is not None:
+            form = f"{content.compression}, in units of a {content.compression_level}"
+            if content.compression_level is None:
+                form = str(content.compression)
+            raise unsuitable(
+                index.file,
+                f"its chunks are compressed ({form}), expected plain ones, or zstd of whole chunks",
+                "write them again without compression",
+            )
+        file = self._data.file
+        data = self._data.pread(file.size, 0)
+        return layout.decompressed(data, self._entry(content).chunk_bytes, file.url)
+
+    def _entry(self, content: layout.LitdataIndex) -> layout.Chunk:
+        """Return the entry of the chunk in the index."""
+        name = self._data.file.path.rpartition("/")[2]
+        for chunk in content.chunks:
+            if chunk.filename == name:
+                return chunk
+        raise damaged(self._data.file, "index.json does not name it")
+
     def _check_entry(self, content: layout.LitdataIndex) -> None:
         """Require the entry of the chunk in the index to agree with it."""
-        file = self._data.file
-        name = file.path.rpartition("/")[2]
-        for chunk in content.chunks:
-            if chunk.filename != name:
-                continue
-            if chunk.chunk_size != self.count or chunk.chunk_bytes > file.size:
-                raise DamagedFileError(
-                    f"{file.url}: it has {self.count} items and {file.size} bytes, its index states {chunk.chunk_size} "
-                    f"items and {chunk.chunk_bytes} bytes. One of them is damaged: replace both",
-                    file=file.path,
-                )
-            return
-        raise damaged(file, "index.json does not name it")
+        chunk = self._entry(content)
+        if chunk.chunk_size != self.count or chunk.chunk_bytes > self._content_size:
+            file = self._data.file
+            raise DamagedFileError(
+                f"{file.url}: it has {self.count} items and {self._content_size} bytes, its index states "
+                f"{chunk.chunk_size} items and {chunk.chunk_bytes} bytes. One of them is damaged: replace both",
+                file=file.path,
+            )
 
     def _arrays(
         self, name: str, block: bytes, begins: Int64, ends: Int64, first: int

@@ -7,14 +7,16 @@ past 64 MiB in a temporary file.
 
 from __future__ import annotations
 
+import io
 import shutil
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import IO, Final, final
+from typing import IO, Any, Final, final
 
 import numpy as np
 import pyarrow as pa
+from msgspec.structs import replace
 
 from tokenlake.base.arrays import Int64
 from tokenlake.etl.export.shard_record import Part
@@ -34,6 +36,8 @@ class IndexedFile:
         path: Path of the file.
         encode: Function that returns the records of rows.
         head: Function of the sizes of all records that returns the bytes before them.
+        compress: Function that compresses the content of the file, which then is in
+            memory as a whole; None: it is not compressed.
     """
 
     def __init__(
@@ -41,10 +45,12 @@ class IndexedFile:
         path: Path,
         encode: Callable[[TokenRows], pa.LargeBinaryArray],
         head: Callable[[Int64], bytes],
+        compress: Callable[[bytes], bytes] | None = None,
     ) -> None:
         self._path = path
         self._encode = encode
         self._head = head
+        self._compress = compress
         self._sizes: list[Int64] = []
         self._pieces: list[memoryview] = []
         self._piece_bytes = 0
@@ -66,14 +72,23 @@ class IndexedFile:
 
     def close(self) -> list[Part]:
         with PartFile(self._path, "") as part:
-            part.file.write(self._head(np.concatenate(self._sizes)))
-            if self._spool is not None:
-                self._spool.seek(0)
-                shutil.copyfileobj(self._spool, part.file, _COPIED_BYTES)
-                self._spool.close()
-            for piece in self._pieces:
-                part.file.write(piece)
-            return [part.close()]
+            if self._compress is None:
+                self._write_content(part.file)
+                return [part.close()]
+            content = io.BytesIO()
+            self._write_content(content)
+            part.file.write(self._compress(content.getvalue()))
+            return [replace(part.close(), content_bytes=content.tell())]
+
+    def _write_content(self, file: Any) -> None:
+        """Write the places of the records and the records to a file object."""
+        file.write(self._head(np.concatenate(self._sizes)))
+        if self._spool is not None:
+            self._spool.seek(0)
+            shutil.copyfileobj(self._spool, file, _COPIED_BYTES)
+            self._spool.close()
+        for piece in self._pieces:
+            file.write(piece)
 
     def discard(self) -> None:
         if self._spool is not None:

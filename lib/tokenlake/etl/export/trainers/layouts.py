@@ -8,6 +8,7 @@ import numpy as np
 
 from tokenlake.base.checks import expected, require_one_of
 from tokenlake.errors import ConfigError
+from tokenlake.etl.export.flat_manifest import FileFormat
 from tokenlake.etl.export.options import ExportOptions
 from tokenlake.etl.export.token_rows import COLUMNS
 from tokenlake.etl.export.trainers.array_record_files import (
@@ -108,12 +109,16 @@ def lacks_eos(manifest: Manifest, format: str) -> bool:
 
 
 def layout_of(
-    format: str, facts: TokenFacts, *, dtype: str | None, max_bytes: int | None
+    form: FileFormat,
+    facts: TokenFacts,
+    *,
+    dtype: str | None,
+    max_bytes: int | None,
 ) -> TokenLayout:
     """Return a format for one export.
 
     Args:
-        format: Name of the format.
+        form: Format of the files.
         facts: Facts about the rows.
         dtype: Name of the type of the ids; None: the smallest one.
         max_bytes: Largest size of a file; None: no limit.
@@ -122,10 +127,14 @@ def layout_of(
         ConfigError: The format has no such type, or it is too small for the vocabulary.
         MissingExtraError: A package is missing.
     """
+    format = form.format
     if format == "mds":
         return MdsLayout(facts, max_bytes)
     if format == "litdata":
-        return LitdataLayout(facts, max_bytes)
+        compression = None
+        if form.compression != "none":
+            compression = form.compression
+        return LitdataLayout(facts, max_bytes, compression)
     if format == "array_record":
         return ArrayRecordLayout(facts)
     if format == "megatron":
