@@ -24,6 +24,7 @@ items              bytes               one after the other
 from __future__ import annotations
 
 import json
+import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Self, final
@@ -34,6 +35,7 @@ import pyarrow as pa
 
 from tokenlake.base.arrays import Int64, offsets_of
 from tokenlake.errors import DamagedFileError
+from tokenlake.etl.layouts import record_offsets
 from tokenlake.etl.layouts.joined_rows import fixed_parts, joined, ragged_parts
 
 INDEX: Final = "index.json"
@@ -288,14 +290,10 @@ class LitdataIndex:
             for chunk in index["chunks"]:
                 entry = Chunk(
                     chunk["filename"],
-                    chunk["chunk_bytes"],
+                    operator.index(chunk["chunk_bytes"]),
                     chunk["chunk_size"],
                     chunk["dim"],
                 )
-                if not isinstance(entry.chunk_bytes, int):
-                    raise TypeError(
-                        f"chunk_bytes is {entry.chunk_bytes!r}, expected a number of bytes"
-                    )
                 entries.append(entry)
             types = [_type_name(data_format) for data_format in config["data_format"]]
             spec = json.loads(config["data_spec"])[1]
@@ -344,32 +342,4 @@ def chunk_head(item_sizes: Int64) -> bytes:
 
 def head_bytes(items: int) -> int:
     """Return the number of bytes of a chunk before its items."""
-    return 4 + 4 * (items + 1)
-
-
-def read_offsets(data: bytes | memoryview, path: str) -> Int64:
-    """Return the places of the items of a chunk and their end, int64[N + 1].
-
-    Args:
-        data: Bytes of the chunk.
-        path: Path of the chunk, for messages.
-
-    Raises:
-        DamagedFileError: The offsets do not ascend to the size of the chunk.
-    """
-    if len(data) >= head_bytes(0):
-        items = int(np.frombuffer(data, "<u4", 1)[0])
-        if len(data) >= head_bytes(items):
-            offsets = np.frombuffer(data, "<u4", items + 1, 4).astype(np.int64)
-            is_ascending = bool((np.diff(offsets) >= 0).all())
-            if (
-                is_ascending
-                and offsets[0] == head_bytes(items)
-                and offsets[-1] == len(data)
-            ):
-                return offsets
-    raise DamagedFileError(
-        f"{path}: the offsets of its items do not end at its size, {len(data)} bytes; it is no chunk of litdata, "
-        "or was cut",
-        path=path,
-    )
+    return record_offsets.head_bytes(items)

@@ -38,6 +38,7 @@ import pyarrow as pa
 
 from tokenlake.base.arrays import Int64, binary_over, offsets_of
 from tokenlake.errors import DamagedFileError
+from tokenlake.etl.layouts import record_offsets
 from tokenlake.etl.layouts.joined_rows import fixed_parts, joined, ragged_parts
 
 INDEX: Final = "index.json"
@@ -190,7 +191,7 @@ def shard_head(config: Mapping[str, Any], sample_sizes: Int64) -> bytes:
 
 def head_bytes(config: Mapping[str, Any], samples: int) -> int:
     """Return the number of bytes of a shard before its samples."""
-    return 4 + 4 * (samples + 1) + len(_config_bytes(config))
+    return record_offsets.head_bytes(samples) + len(_config_bytes(config))
 
 
 def _config_bytes(config: Mapping[str, Any]) -> bytes:
@@ -240,33 +241,6 @@ def read_index(data: bytes, path: str) -> list[dict[str, Any]]:
             f"{path}: {error}; expected an index of MDS, version {VERSION}", path=path
         ) from error
     return shards
-
-
-def read_offsets(data: bytes | memoryview, path: str) -> Int64:
-    """Return the places of the samples of a shard and their end, int64[N + 1].
-
-    Args:
-        data: Bytes of the shard.
-        path: Path of the shard, for messages.
-
-    Raises:
-        DamagedFileError: The offsets do not ascend to the size of the shard.
-    """
-    if len(data) >= 8:
-        samples = int(np.frombuffer(data, "<u4", 1)[0])
-        if len(data) >= 4 + 4 * (samples + 1):
-            offsets = np.frombuffer(data, "<u4", samples + 1, 4).astype(np.int64)
-            is_ascending = bool((np.diff(offsets) >= 0).all())
-            if (
-                is_ascending
-                and offsets[0] >= 4 + 4 * (samples + 1)
-                and offsets[-1] == len(data)
-            ):
-                return offsets
-    raise DamagedFileError(
-        f"{path}: the offsets of its samples do not end at its size, {len(data)} bytes; it is no MDS shard, or was cut",
-        path=path,
-    )
 
 
 def array_of(encoding: str, data: bytes | memoryview) -> npt.NDArray[np.generic]:

@@ -9,7 +9,9 @@ finds.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from typing import Any, Final, final
 
 import numpy as np
@@ -17,7 +19,7 @@ import pyarrow as pa
 
 from tokenlake.base.arrays import Int64, offsets_of
 from tokenlake.base.lazy_names import load
-from tokenlake.errors import NotAvailableError
+from tokenlake.errors import StoreError
 from tokenlake.etl.layouts import array_record as layout
 from tokenlake.etl.sources.input_bytes import InputBytes
 from tokenlake.etl.sources.input_errors import damaged, unsuitable
@@ -31,12 +33,42 @@ from tokenlake.etl.sources.parsed import Want
 
 INPUT_IDS = "input_ids"
 _NUMPY_MAGIC: Final = b"\x93NUMPY"
+_COPIED_BYTES: Final = 8 << 20
+"""Bytes of a file in a bucket that are copied at a time."""
+
 _READER: Final = "array_record.python.array_record_module:ArrayRecordReader"
 
 
 def open_array_record(data: InputBytes, want: Want) -> ArrayRecords:
     """Return the records of a file."""
     return ArrayRecords(data, want)
+
+
+@contextmanager
+def _local_path(data: InputBytes) -> Generator[str]:
+    """Yield a path of this machine at which the package can open a file.
+
+    The package reads files of this machine only. A file in a bucket is copied to the
+    temporary folder (``TMPDIR``), and its name is removed as soon as the package has
+    opened it, so that the copy takes the space of one file, and is gone with its
+    reader, also if the process is killed.
+    """
+    if data.file.is_local:
+        yield data.file.url
+        return
+    with tempfile.NamedTemporaryFile(suffix=layout.SUFFIX) as copy:
+        offset = 0
+        try:
+            while block := data.pread(_COPIED_BYTES, offset):
+                copy.write(block)
+                offset += len(block)
+            copy.flush()
+        except OSError as error:
+            raise StoreError(
+                f"cannot copy {data.file.url} to {copy.name}: {error.strerror}. The package array_record reads files "
+                f"of this machine only; let TMPDIR name a folder with room for {data.file.size} bytes"
+            ) from error
+        yield copy.name
 
 
 @final
@@ -51,21 +83,17 @@ class ArrayRecords(NumberedRecords):
     Raises:
         DamagedFileError: The file cannot be read.
         MissingExtraError: The package ``array_record`` is not installed.
-        NotAvailableError: The file is not on this machine.
+        StoreError: The disk of this machine cannot hold a copy of a file in a bucket.
     """
 
     def __init__(self, data: InputBytes, want: Want) -> None:
         file = data.file
-        if not file.is_local:
-            raise NotAvailableError(
-                f"{file.url}: the package array_record reads files of this machine only; copy the file, and name the "
-                "copy"
-            )
         reader_type: Any = load(_READER, "format 'array_record'", "array_record")
         self._data = data
         self._want = want
         try:
-            self._reader: Any = reader_type(file.url)
+            with _local_path(data) as path:
+                self._reader: Any = reader_type(path)
             self.count = int(self._reader.num_records())
         except (RuntimeError, ValueError) as error:
             raise damaged(

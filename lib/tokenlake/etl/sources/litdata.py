@@ -16,6 +16,7 @@ import pyarrow as pa
 from tokenlake.base.arrays import Int64
 from tokenlake.errors import DamagedFileError
 from tokenlake.etl.layouts import litdata as layout
+from tokenlake.etl.sources.byte_stream import FREE_BYTES
 from tokenlake.etl.sources.id_records import RecordFile, joined_bytes
 from tokenlake.etl.sources.input_bytes import InputBytes
 from tokenlake.etl.sources.input_errors import damaged, unsuitable
@@ -106,8 +107,16 @@ class LitdataRecords(NumberedRecords):
                 "write them again without compression",
             )
         file = self._data.file
+        content_size = self._entry(content).chunk_bytes
+        max_expansion = self._data.max_expansion
+        if content_size > FREE_BYTES and content_size > max_expansion * file.size:
+            raise damaged(
+                file,
+                f"its {file.size} bytes hold {content_size} by its index, more than source.max_expansion = "
+                f"{max_expansion} times as many (raise it if the content is really so repetitive)",
+            )
         data = self._data.pread(file.size, 0)
-        return layout.decompressed(data, self._entry(content).chunk_bytes, file.url)
+        return layout.decompressed(data, content_size, file.url)
 
     def _entry(self, content: layout.LitdataIndex) -> layout.Chunk:
         """Return the entry of the chunk in the index."""
