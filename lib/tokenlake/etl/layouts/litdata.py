@@ -200,6 +200,8 @@ class Items:
             max_bytes: Size in bytes at which a chunk ends; None: no limit.
             compression: Name of the compression of the chunks; None: none.
         """
+        # The specification is that of PyTorch's pytree: a leaf, or a dictionary of
+        # leaves, as JSON inside of JSON.
         spec: dict[str, Any] = _LEAF
         item_loader = "TokensLoader"
         if not self.is_stream:
@@ -243,6 +245,7 @@ class Items:
             arrays: Name of each value -> its numbers of all rows, in the value's type.
             row_offsets: Offset of each row in the arrays, int64[rows + 1].
         """
+        # Ids of a stream have no head; a dictionary begins with the sizes of its values.
         parts = [ragged_parts(arrays[name], row_offsets) for name in self.types]
         if self.is_stream:
             return parts[0]
@@ -295,6 +298,7 @@ class LitdataIndex:
                     chunk["dim"],
                 )
                 entries.append(entry)
+            # The names of a dictionary are in the order of the types.
             types = [_type_name(data_format) for data_format in config["data_format"]]
             spec = json.loads(config["data_spec"])[1]
             is_stream = spec["type"] is None

@@ -113,6 +113,7 @@ class BordersWriter:
             starts: Index of the first id of each document in the file, int64[n].
             ends: Index after its last id, int64[n].
         """
+        # Arrow writes numbers as text without a Python object for each.
         lines = _ARROW.RecordBatch.from_arrays(
             [_over(starts), _over(ends)], names=["start", "end"]
         )
@@ -153,6 +154,7 @@ def read_borders(data: bytes, path: str) -> Int64:
         raise DamagedFileError(
             f"{path}: {error}; expected gzip of lines start,end", path=path
         ) from error
+    # Starts and ends alternate, so that one comparison covers both.
     is_descending = np.diff(borders.reshape(-1)) < 0
     if is_descending.any():
         line_number = (int(is_descending.argmax()) + 1) // 2

@@ -47,6 +47,7 @@ def require_fit(manifest: Manifest, format: str, options: ExportOptions) -> Toke
         format: Name of the format.
         options: Options of the export.
     """
+    # 1. The kind of the rows, and the type of the ids.
     name = f"{manifest.dataset}@v{manifest.version}"
     if manifest.kind not in ("tokens", "packed"):
         raise ConfigError(
@@ -58,6 +59,7 @@ def require_fit(manifest: Manifest, format: str, options: ExportOptions) -> Toke
             f"dtype: {options.dtype!r}, but ids of format {format!r} are always int32; leave it out, or choose one of "
             f"{', '.join(ID_TYPES)}"
         )
+    # 2. The columns. A loss mask is never dropped in silence: training would change.
     columns = set(stored_schema(manifest).names).intersection(COLUMNS)
     if options.drop_loss_mask:
         columns.discard("loss_mask")
@@ -66,6 +68,7 @@ def require_fit(manifest: Manifest, format: str, options: ExportOptions) -> Toke
             f"format: {name} has a loss mask, which {format!r} cannot hold, so that a trainer would learn all ids. "
             "Choose npy, mds, litdata or array_record, or leave the mask out (drop_loss_mask=True, --drop-loss-mask)"
         )
+    # 3. EOS.
     eos_id = _common(manifest, options.source, "eos_id")
     appended_eos: int | None = None
     if options.append_eos:
@@ -101,6 +104,7 @@ def lacks_eos(manifest: Manifest, format: str) -> bool:
     """Return True if a format lays documents end to end that do not end with EOS."""
     if format not in END_TO_END or manifest.kind != "tokens":
         return False
+    # The suffix is the ids that a tokenizer puts behind each document.
     for facts in manifest.tokenizer.values():
         suffix = list(facts.get("suffix") or ())
         if facts.get("eos_id") not in suffix[-1:]:

@@ -70,6 +70,7 @@ class TokenFacts:
         """Return the columns of rows, in the types of :attr:`column_types`, flat:
         one row after the other.
         """
+        # All columns of a row have one length, that of its ids.
         arrays: dict[str, npt.NDArray[Any]] = {}
         for name, kind in self.column_types.items():
             match name:
