@@ -160,7 +160,7 @@ def test_compressed_chunks_of_litdata_come_back(
     ("old", "new", "message"),
     [
         (b'"chunk_bytes": ', b'"chunk_bytes": 9', "its index states 9"),
-        (b'"chunk_bytes": ', b'"chunk_bytes": 0.', "chunk_bytes"),
+        (b'"chunk_bytes": ', b'"chunk_bytes": 0.', "as an integer"),
         (b'"zstd"', b'"lz4"', "lz4"),
         (
             b'"compression": "zstd"',

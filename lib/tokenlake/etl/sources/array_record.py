@@ -125,6 +125,7 @@ class ArrayRecords(NumberedRecords):
 
     def read(self, first: int, last: int, names: Sequence[str]) -> pa.RecordBatch:
         """Return the columns of records."""
+        # Without records there are no arrays to join.
         if first == last:
             return id_batch(
                 {name: (np.zeros(0, np.int32), np.zeros(1, np.int64)) for name in names}
@@ -137,6 +138,7 @@ class ArrayRecords(NumberedRecords):
             ) from error
         if self._has_metadata:
             return self._lines(records, first, names)
+        # Records of other tools: the ids of a document each, with nothing beside them.
         arrays = [
             self._ids(record, first + index) for index, record in enumerate(records)
         ]
@@ -149,6 +151,7 @@ class ArrayRecords(NumberedRecords):
         self, records: list[bytes], first: int, names: Sequence[str]
     ) -> pa.RecordBatch:
         """Return columns that are the lines of a matrix in each record."""
+        # 1. Records must have whole lines of equal length.
         lines = len(self.names)
         dtype = np.dtype(layout.ID_TYPE)
         sizes = np.array([len(record) for record in records], np.int64)
@@ -161,8 +164,8 @@ class ArrayRecords(NumberedRecords):
             )
         values = np.frombuffer(b"".join(records), dtype)
         lengths = sizes // (lines * dtype.itemsize)
-        # All lines of a record follow each other: every line is a list, and a column
-        # has each of its records' lists.
+        # 2. All lines of a record follow each other: every line is a list, and a column
+        #    has each of its records' lists. For 2 lines, column 1 has the lists 1, 3, 5.
         starts = offsets_of(np.repeat(lengths, lines))
         columns: dict[str, tuple[Numbers, Int64]] = {}
         for name in names:
@@ -177,6 +180,7 @@ class ArrayRecords(NumberedRecords):
 
     def _ids(self, record: bytes, number: int) -> Numbers:
         """Return the ids of a record that is an array."""
+        # A saved array would be read as ids from its header on.
         if record.startswith(_NUMPY_MAGIC):
             raise unsuitable(
                 self._data.file,

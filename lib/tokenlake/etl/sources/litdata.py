@@ -54,15 +54,18 @@ class LitdataRecords(NumberedRecords):
         content = layout.LitdataIndex.of(
             index.pread(index.file.size, 0), index.file.url
         )
-        chunk_bytes: bytes | None = None
+        # 1. The items, of a plain chunk where they are needed, of a compressed one from
+        #    memory.
+        chunk_content: bytes | None = None
         if content.compression is not None:
-            chunk_bytes = self._decompressed(content, index)
-        self._records = RecordFile(data, chunk_bytes)
+            chunk_content = self._decompressed(content, index)
+        self._records = RecordFile(data, chunk_content)
         self._content_size = data.file.size
-        if chunk_bytes is not None:
-            self._content_size = len(chunk_bytes)
+        if chunk_content is not None:
+            self._content_size = len(chunk_content)
         self.count = self._records.count
         self._check_entry(content)
+        # 2. Their values. Floating-point ones are no ids, and are not offered as fields.
         self._types = content.items.types
         self._is_stream = content.items.is_stream
         names: list[str] = []
@@ -88,6 +91,7 @@ class LitdataRecords(NumberedRecords):
             places = [(edges[:-1] - edges[0], edges[1:] - edges[0])]
         else:
             block, places = self._records.values(first, last, [None] * len(self._types))
+        # Fields come in the order in which they were asked for.
         columns: dict[str, tuple[Numbers, Int64]] = {}
         for name, (begins, ends) in zip(self._types, places, strict=True):
             if name in names:
@@ -150,6 +154,7 @@ class LitdataRecords(NumberedRecords):
             ends: End of the value in each item, int64[n].
             first: Number of the first item.
         """
+        # The length of an array is not stored: it follows from its size.
         dtype = np.dtype(self._types[name]).newbyteorder("<")
         sizes = ends - begins
         is_uneven = sizes % dtype.itemsize != 0

@@ -25,7 +25,10 @@ from tokenlake.etl.export.trainers.token_layout import PartFile
 from tokenlake.etl.layouts.joined_rows import record_bytes, record_sizes
 
 _IN_MEMORY_BYTES: Final = 1 << 26
+"""Bytes of records that wait in memory: a whole file of the usual size."""
+
 _COPIED_BYTES: Final = 1 << 20
+"""Bytes that are copied at a time from the temporary file."""
 
 
 @final
@@ -58,6 +61,7 @@ class IndexedFile:
         self.bytes = len(head(np.zeros(0, np.int64)))
 
     def write(self, rows: TokenRows) -> None:
+        # The size of the file has the records and an offset of 4 bytes for each.
         records = self._encode(rows)
         self._sizes.append(record_sizes(records))
         data = record_bytes(records)
@@ -71,6 +75,7 @@ class IndexedFile:
         return ()  # the places of its records are written first, at the end
 
     def close(self) -> list[Part]:
+        # All sizes are known: now the places of the records can be written before them.
         with PartFile(self._path, "") as part:
             if self._compress is None:
                 self._write_content(part.file)
@@ -96,6 +101,8 @@ class IndexedFile:
 
     def _move_to_spool(self) -> None:
         """Move the records that wait in memory to the temporary file."""
+        # Beside the file, so that it takes space where that is planned for; without a
+        # name, so that nothing of it stays.
         if self._spool is None:
             self._spool = tempfile.TemporaryFile(dir=self._path.parent)  # noqa: SIM115
         self._spool.writelines(self._pieces)

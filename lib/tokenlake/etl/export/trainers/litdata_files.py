@@ -78,6 +78,8 @@ class LitdataLayout(TokenLayout):
         return litdata.chunk_name(index, self._compression)
 
     def split_index(self, shards: Sequence[Shard]) -> Mapping[str, bytes]:
+        # Sizes of the index are those before compression. `dim` is the number of ids, by
+        # which `TokensLoader` cuts blocks.
         chunks: list[litdata.Chunk] = []
         for shard in shards:
             part = shard.parts[0]

@@ -41,6 +41,7 @@ class MdsLayout(TokenLayout):
 
     def __init__(self, facts: TokenFacts, max_bytes: int | None) -> None:
         self.facts = facts
+        # Packed rows have one length, which the encoding states once for all samples.
         self._names = {name: name for name in facts.column_types}
         self._names["input_ids"] = _IDS_NAME
         columns: list[mds.MdsColumn] = []
