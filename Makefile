@@ -9,7 +9,7 @@ DEMO_STAMP := $(VENV)/.installed-demo
 # Tests start hundreds of processes: where nobody keeps bytecode, each would compile everything anew.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: install demo test test-corpora test-faults test-versions lint format docs bench clean
+.PHONY: install demo test test-corpora test-faults test-versions test-peers lint format docs bench clean
 
 install: $(STAMP)
 
@@ -44,6 +44,10 @@ test-faults: $(STAMP)
 VERSIONS ?=
 test-versions: $(STAMP)
 	$(BIN)/python -m tests.environments $(VERSIONS)
+
+# The libraries of other trainers read exports; `test-versions` runs it, too.
+test-peers: $(STAMP)
+	$(BIN)/python -m tests.environments peers
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

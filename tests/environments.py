@@ -106,6 +106,14 @@ class Environment:
     demo: bool = False
     """Also run the demo, which builds with real Prefect flows."""
 
+    overrides: tuple[str, ...] = ()
+    """Requirements that replace those of other packages, where these cannot be met
+    together.
+    """
+
+    variables: tuple[tuple[str, str], ...] = ()
+    """Environment variables of the tests."""
+
 
 ENVIRONMENTS = (
     # Newer Pythons have no wheels of the lowest versions.
@@ -125,6 +133,21 @@ ENVIRONMENTS = (
         pins=("tokenizers==1.0.0rc3",),
         extras="etl,train,prove",
         demo=True,
+    ),
+    # Trainers' own libraries read exports; they are in no extra of ours.
+    Environment(
+        "peers",
+        ("tests/export/test_peer_readers.py",),
+        pins=(
+            "mosaicml-streaming==0.13.0",
+            "litdata==0.2.76",
+            "zstd==1.5.7.2",
+            "torch==2.13.0",
+        ),
+        # It declares transformers<5, and imports it for simulations alone.
+        overrides=("transformers==5.23.0",),
+        extras="etl,train,grain,array_record",
+        variables=(("TOKENLAKE_TEST_PEERS", "1"),),
     ),
 )
 
@@ -194,7 +217,9 @@ def run(environment: Environment, interpreter: str) -> bool:
         "sample",
     ]
     command += environment.tests
-    succeeded = subprocess.run(command, cwd=ROOT, check=False).returncode == 0
+    variables = os.environ | dict(environment.variables)
+    tests = subprocess.run(command, cwd=ROOT, env=variables, check=False)
+    succeeded = tests.returncode == 0
     if environment.demo:
         succeeded = run_demo(python) and succeeded
     return succeeded
@@ -245,6 +270,10 @@ def install(environment: Environment, interpreter: str, folder: Path) -> None:
         "--resolution",
         environment.resolution,
     ]
+    if environment.overrides:
+        override_file = folder / "overrides.txt"
+        override_file.write_text("\n".join(environment.overrides) + "\n", "utf-8")
+        target += ["--override", str(override_file)]
     subprocess.run([*uv, "pip", "install", *target, *requirements], check=True)
     stamp.write_text(wanted, "utf-8")
 

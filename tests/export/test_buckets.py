@@ -5,12 +5,16 @@ else's objects are replaced.
 from __future__ import annotations
 
 import json
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
+import tokenlake as tl
 from tests.etl.remote_builds_support import Bucket, bucket
 from tests.seeds import promise
 from tests.servers.s3 import KEY, SECRET
@@ -217,3 +221,48 @@ def test_folders_of_splits_are_written_and_replaced(
         "train/mine.txt",
         "model.bin",
     }
+
+
+def test_records_of_array_record_are_imported_from_a_bucket(
+    tmp_path: Path, where: Bucket, tokenizer_dir: Path
+):
+    """The package reads local files alone: a shard is copied, and its copy goes."""
+    pytest.importorskip("array_record.python.array_record_module")
+    table = {"input_ids": [[1, 2, 3], [4], [5, 6]]}
+    pq.write_table(pa.table(table), tmp_path / "ids.parquet")
+    store = tmp_path / "store"
+    tl.import_tokens(
+        tmp_path / "ids.parquet",
+        tokenizer=tokenizer_dir,
+        format="parquet",
+        name="ids",
+        store=store,
+        workers=1,
+    )
+    address = where.address("records")
+    options = dict(address.options)
+    export_version(
+        store / "ids", address.url, "array_record", num_shards=2, output_options=options
+    )
+    copies_before = set(Path(tempfile.gettempdir()).glob("*.array_record"))
+    config = {
+        "name": "again",
+        "datasets": [
+            {
+                "name": "records",
+                "data_files": address.url,
+                "type": "array_record",
+                "tokens": {},
+                "storage_options": options,
+            }
+        ],
+        "default_tokenizer": str(tokenizer_dir),
+        "save": {"output_dir": str(store)},
+    }
+    build_dataset(config, workers=0)
+    with tl.open(store / "again") as rows:
+        assert (
+            rows.read(0, len(rows)).column("input_ids").to_pylist()
+            == table["input_ids"]
+        )
+    assert set(Path(tempfile.gettempdir()).glob("*.array_record")) == copies_before

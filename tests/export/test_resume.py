@@ -21,14 +21,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.builds import Config, small_row_groups
+from tests.builds import Config
 from tests.etl.remote_builds_support import bucket
 from tests.export.interruptions import calls_of, interrupt, kill
 from tests.servers.s3 import KEY, SECRET
-from tokenlake import export_version
+from tokenlake import Catalog, export_version
 from tokenlake.errors import ConfigError, StoreError
 from tokenlake.etl import build_dataset
 from tokenlake.etl.export import ExportProgress
+from tokenlake.runtime.store import open_store
 
 CASES: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("parquet", "documents", {"max_shard_size": 6000}),
@@ -82,6 +83,7 @@ def configs(folder: Path, tokenizer: Path) -> Iterator[Config]:
         },
     }
     rest: Config = {
+        "source": {"unit_size": 300},
         "save": {"output_dir": str(folder / "store")},
         "default_tokenizer": str(tokenizer),
     }
@@ -100,15 +102,19 @@ def configs(folder: Path, tokenizer: Path) -> Iterator[Config]:
 def store(tmp_path_factory: pytest.TempPathFactory, tokenizer_dir: Path) -> Path:
     folder = tmp_path_factory.mktemp("resume")
     write_inputs(folder)
-    with small_row_groups(500):
-        for config in configs(folder, tokenizer_dir):
-            build_dataset(config, workers=0)
+    for config in configs(folder, tokenizer_dir):
+        build_dataset(config, workers=0)
+    # An interruption inside a file needs more than one row group.
+    for name in ("documents", "answers", "packed"):
+        manifest = Catalog(open_store(folder / "store")).manifest(name, 1)
+        row_groups = [len(file.row_groups) for file in manifest.files]
+        assert sum(row_groups) > 4, name
     return folder / "store"
 
 
 @pytest.fixture(autouse=True)
 def small_growth(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tokenlake.etl.export.trainers.token_files.GROWTH_BYTES", 1500)
+    monkeypatch.setattr("tokenlake.etl.export.trainers.token_files.GROWTH_BYTES", 300)
 
 
 def tree(folder: Path) -> dict[str, bytes]:

@@ -15,6 +15,7 @@ import pytest
 
 import tokenlake as tl
 from tests.tokenizers.tokenizer_samples import byte_level, save
+from tokenlake.errors import TokenlakeError
 from tokenlake.etl import build_dataset
 from tokenlake.runtime.loader import open as open_dataset
 
@@ -134,6 +135,60 @@ def test_packed_rows_come_back_as_they_were(
         edges = np.cumsum([0, *row["segment_lengths"]]).tolist()
         pieces += [row["input_ids"][begin:end] for begin, end in pairwise(edges)]
     assert [row["input_ids"] for row in again] == pieces
+
+
+@pytest.mark.parametrize("name", ["plain", "masked"])
+def test_compressed_chunks_of_litdata_come_back(
+    lake: Path, tmp_path: Path, name: str
+) -> None:
+    target = tmp_path / "out"
+    tl.export_version(
+        lake / "store", target, "litdata", "zstd", max_shard_size=2000, name=name
+    )
+    assert len(list(target.glob("train/chunk-0-*.zstd.bin"))) > 2
+    plain = exported(lake, name, "litdata", tmp_path / "plain")
+    sizes = [
+        sum(path.stat().st_size for path in folder.rglob("*.bin"))
+        for folder in (target, plain)
+    ]
+    assert sizes[0] < sizes[1]
+    again = imported(lake, target, "litdata", f"{name}-zstd")
+    assert again == rows_of(lake / "store" / name / "v1")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        (b'"chunk_bytes": ', b'"chunk_bytes": 9', "its index states 9"),
+        (b'"chunk_bytes": ', b'"chunk_bytes": 0.', "as an integer"),
+        (b'"zstd"', b'"lz4"', "lz4"),
+        (
+            b'"compression": "zstd"',
+            b'"compression": "zstd", "compression_level": "batch"',
+            "units of a batch",
+        ),
+    ],
+)
+def test_a_wrong_index_of_compressed_chunks_is_an_error(
+    lake: Path, tmp_path: Path, old: bytes, new: bytes, message: str
+) -> None:
+    target = tmp_path / "out"
+    tl.export_version(lake / "store", target, "litdata", "zstd", name="plain")
+    index = target / "train" / "index.json"
+    index.write_bytes(index.read_bytes().replace(old, new))
+    with pytest.raises(TokenlakeError, match=message):
+        imported(lake, target, "litdata", "wrong")
+
+
+def test_a_damaged_compressed_chunk_is_an_error(lake: Path, tmp_path: Path) -> None:
+    target = tmp_path / "out"
+    tl.export_version(lake / "store", target, "litdata", "zstd", name="plain")
+    [chunk] = target.glob("train/*.zstd.bin")
+    content = chunk.read_bytes()
+    for damaged in (content[: len(content) // 2], b"no zstd" + content):
+        chunk.write_bytes(damaged)
+        with pytest.raises(TokenlakeError, match=r"chunk-0-0\.zstd\.bin"):
+            imported(lake, target, "litdata", "damaged")
 
 
 PAIRS: Final = [pair for pair in product(FORMATS[:6], repeat=2) if pair[0] != pair[1]]

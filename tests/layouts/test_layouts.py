@@ -23,6 +23,7 @@ from tokenlake.etl.layouts import (
     mds,
     megatron,
     numpy_flat,
+    record_offsets,
 )
 
 LENGTHS = st.lists(st.integers(0, 700), min_size=1, max_size=12)
@@ -193,11 +194,8 @@ def test_samples_of_mds_read_back(lengths: list[int], longest: int):
 
 @given(LENGTHS)
 def test_shards_and_chunks_say_where_their_rows_are(lengths: list[int]):
-    for data, read in (
-        (mds_shard(lengths), mds.read_offsets),
-        (litdata_chunk(lengths), litdata.read_offsets),
-    ):
-        places = read(data, "x")
+    for data in (mds_shard(lengths), litdata_chunk(lengths)):
+        places = record_offsets.read_offsets(data, "x")
         assert len(places) == len(lengths) + 1 and places[-1] == len(data)
 
 
@@ -289,15 +287,19 @@ DAMAGED: dict[str, tuple[Callable[[bytes, str], object], bytes, str]] = {
         b"[]",
         "expected the fields columns",
     ),
-    "MDS, cut": (mds.read_offsets, mds_shard([3, 4])[:-1], "do not end at its size"),
-    "no MDS": (mds.read_offsets, b"", "do not end at its size"),
+    "MDS, cut": (
+        record_offsets.read_offsets,
+        mds_shard([3, 4])[:-1],
+        "do not end at its size",
+    ),
+    "no MDS": (record_offsets.read_offsets, b"", "do not end at its size"),
     "MDS index": (
         mds.read_index,
         b'{"shards": [{"version": 1, "format": "mds"}]}',
         "of version 1",
     ),
     "litdata, cut": (
-        litdata.read_offsets,
+        record_offsets.read_offsets,
         litdata_chunk([3, 4])[:-1],
         "do not end at its size",
     ),

@@ -184,7 +184,11 @@ def test_a_chunk_must_be_that_of_its_index(tmp_path: Path) -> None:
             read(path, "litdata")
     config = {**content["config"], "compression": "zstd"}
     index.write_text(json.dumps({**content, "config": config}))
-    with pytest.raises(UnsuitableFileError, match=r"compressed \(zstd\)"):
+    with pytest.raises(DamagedFileError, match="cannot be decompressed"):
+        read(path, "litdata")
+    config = {**content["config"], "compression": "lz4"}
+    index.write_text(json.dumps({**content, "config": config}))
+    with pytest.raises(UnsuitableFileError, match=r"compressed \(lz4\)"):
         read(path, "litdata")
     index.write_text("{}")
     with pytest.raises(DamagedFileError, match="index of litdata"):

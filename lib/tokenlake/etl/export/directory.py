@@ -76,7 +76,7 @@ class Target(ABC):
         beside: Folder of this machine to work in.
     """
 
-    _what: str
+    _option_name: str
     url: str
     options: Mapping[str, Any]
     beside: Path
@@ -119,7 +119,8 @@ class Target(ABC):
                     self._put(new)
             except BaseException as error:
                 shutil.rmtree(new, ignore_errors=True)
-                # Wrong options make no export that could be resumed.
+                # Finished shards stay, but those of wrong options would only stand in
+                # the way. A full disk may refuse even this.
                 with suppress(OSError):
                     if isinstance(error, ConfigError):
                         self._remove_shards()
@@ -140,7 +141,8 @@ class Target(ABC):
         """Remove the leftovers of a process that died after the target was whole."""
         if not self.beside.exists():
             return
-        with _held(self.beside), _system_errors(self.beside, self.url):
+        # Another process that writes the target clears up itself.
+        with suppress(StoreError), _held(self.beside):
             self._recover()
             self._remove_shards()
             self._remove_if_unused()
@@ -157,7 +159,7 @@ class Target(ABC):
         if existing == export:
             return
         if existing is not None and export is not None and not discard:
-            raise _other_export(self._what, self.url, existing, export)
+            raise _other_export(self._option_name, self.url, existing, export)
         self._remove_shards()
 
     def _remove_shards(self) -> None:
@@ -211,7 +213,7 @@ class Target(ABC):
 def target_of(
     output_path: str | os.PathLike[str],
     storage_options: Mapping[str, Any] | None = None,
-    what: str = "output_path",
+    option_name: str = "output_path",
     *,
     in_store: bool = False,
 ) -> Target:
@@ -221,7 +223,7 @@ def target_of(
     Args:
         output_path: Path or URL.
         storage_options: Options of a bucket; None: those of the environment.
-        what: Name of the option that holds the path, for messages.
+        option_name: Name of the option that holds the path, for messages.
         in_store: True if the place is a store's own folder for exports. Other places in
             a store are refused when they are checked.
 
@@ -229,50 +231,61 @@ def target_of(
         ConfigError: The path is none of a directory.
         NotAvailableError: The path is a URL of an unsupported kind.
     """
+    # 1. A bucket, by the scheme of the URL.
     text = os.fspath(output_path)
     if not isinstance(text, str) or not text or "\x00" in text:  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise expected(what, text, "the path of a directory")
+        raise expected(option_name, text, "the path of a directory")
     scheme = scheme_of(text)
     if scheme in OBJECT_STORES:
-        url = str(parse_url(text, what)).rstrip("/")
-        return BucketTarget(url, dict(storage_options or {}), what, in_store=in_store)
+        url = str(parse_url(text, option_name)).rstrip("/")
+        return BucketTarget(
+            url, dict(storage_options or {}), option_name, in_store=in_store
+        )
     if scheme:
         raise NotAvailableError(
-            f"{what}: {scheme}:// is not available; supported: local paths, s3://bucket/folder, gs://bucket/folder"
+            f"{option_name}: {scheme}:// is not available; supported: local paths, s3://bucket/folder, gs://bucket/folder"
         )
+    # 2. A folder of this machine. Links are resolved, so that the folder which is
+    #    renamed is the one that a link leads to.
     folder = Path(text).expanduser().resolve()
     if not folder.name:
-        raise expected(what, text, "a directory below the root of the file system")
-    return FolderTarget(folder, what, in_store=in_store)
+        raise expected(
+            option_name, text, "a directory below the root of the file system"
+        )
+    return FolderTarget(folder, option_name, in_store=in_store)
 
 
 @final
 class FolderTarget(Target):
     """A folder of this machine; a link to one means that folder."""
 
-    def __init__(self, folder: Path, what: str, *, in_store: bool = False) -> None:
+    def __init__(
+        self, folder: Path, option_name: str, *, in_store: bool = False
+    ) -> None:
         self.folder = folder
         self.url = str(folder)
         self.options = {}
-        self._what = what
+        self._option_name = option_name
         self.beside = folder.parent / f".{folder.name}.tokenlake"
         self._in_store = in_store
 
     def check(self, *, overwrite: bool) -> None:
         if not self._in_store:
-            require_outside_stores(self.folder, self._what)
+            require_outside_stores(self.folder, self._option_name)
+        # A missing folder is created, and its parents with it.
         target = self.folder
         if not target.exists():
             return
         if not target.is_dir():
             raise expected(
-                self._what,
+                self._option_name,
                 str(target),
                 "a directory (a missing one is created), and is a file",
             )
         entries = sorted(target.iterdir())
         if entries and not overwrite:
-            raise _not_empty(self._what, self.url, entries[0].name)
+            raise _not_empty(self._option_name, self.url, entries[0].name)
+        # Folders are never deleted, apart from those of splits that we have written.
         for entry in entries:
             if (
                 entry.name != FOLDER
@@ -280,8 +293,8 @@ class FolderTarget(Target):
                 and not self._is_split_folder(entry)
             ):
                 raise ConfigError(
-                    f"{self._what}: {target} holds {entry.name!r}, which is not a file, so overwrite=True does not "
-                    "replace it; nothing was changed. Move it away",
+                    f"{self._option_name}: {target} holds {entry.name!r}, which is not a file, so overwrite=True does "
+                    "not replace it; nothing was changed. Move it away",
                     path=str(target),
                 )
 
@@ -292,6 +305,7 @@ class FolderTarget(Target):
 
     def _sizes(self) -> dict[str, int]:
         sizes: dict[str, int] = {}
+        # Formats with a folder for each split have their files one level deeper.
         for entry in self.folder.iterdir():
             files = [entry]
             if entry.is_dir() and entry.name != FOLDER:
@@ -313,6 +327,8 @@ class FolderTarget(Target):
         return bool(names) and names <= _listed(self.manifest())
 
     def _recover(self) -> None:
+        # The process died between the two renames: the old files go back first, so
+        # that an error of this run cannot lose them.
         old = self.beside / OLD
         if old.exists() and not self.folder.exists():
             old.rename(self.folder)
@@ -359,11 +375,16 @@ class BucketTarget(Target):
     """A folder of a bucket; while it is written to, it holds an object that says so."""
 
     def __init__(
-        self, url: str, options: Mapping[str, Any], what: str, *, in_store: bool = False
+        self,
+        url: str,
+        options: Mapping[str, Any],
+        option_name: str,
+        *,
+        in_store: bool = False,
     ) -> None:
         self.url = url
         self.options = options_here(url, options)
-        self._what = what
+        self._option_name = option_name
         self.store = open_store(url, storage_options=options)
         self.beside = scratch_folder(url)
         # Looking for stores costs requests, so that a target does it once.
@@ -371,13 +392,16 @@ class BucketTarget(Target):
 
     def check(self, *, overwrite: bool) -> None:
         if not self._is_known_place:
-            require_outside_stores(self.url, self._what, storage_options=self.options)
+            require_outside_stores(
+                self.url, self._option_name, storage_options=self.options
+            )
             self._is_known_place = True
         if overwrite or self.store.exists(_UNFINISHED):
             return
+        # An object of any name counts: buckets have no folders that could be empty.
         keys = self._sizes()
         if keys:
-            raise _not_empty(self._what, self.url, min(keys))
+            raise _not_empty(self._option_name, self.url, min(keys))
 
     def manifest(self) -> FlatManifest | None:
         with suppress(NotFoundError, IntegrityError):
@@ -420,7 +444,7 @@ class BucketTarget(Target):
 
 
 def _other_export(
-    what: str, url: str, existing: Mapping[str, Any], export: Mapping[str, Any]
+    option_name: str, url: str, existing: Mapping[str, Any], export: Mapping[str, Any]
 ) -> ConfigError:
     """Return the error for shards of an export with other options."""
     differences: list[str] = []
@@ -430,21 +454,22 @@ def _other_export(
                 f"{name} {existing.get(name)!r}, now {export.get(name)!r}"
             )
     return ConfigError(
-        f"{what}: an interrupted export to {url} has finished files, and is another one: {'; '.join(differences)}. "
-        "Nothing was changed. Repeat that export to finish it, or discard its files (overwrite=True, --overwrite)",
+        f"{option_name}: an interrupted export to {url} has finished files, and is another one: "
+        f"{'; '.join(differences)}. Nothing was changed. Repeat that export to finish it, or "
+        "discard its files (overwrite=True, --overwrite)",
         path=url,
     )
 
 
-def _not_empty(what: str, url: str, holds: str) -> ConfigError:
+def _not_empty(option_name: str, url: str, holds: str) -> ConfigError:
     return ConfigError(
-        f"{what}: {url} is not empty (it holds {holds!r}); nothing was changed. {_REMEDY}",
+        f"{option_name}: {url} is not empty (it holds {holds!r}); nothing was changed. {_REMEDY}",
         path=url,
     )
 
 
 def require_apart(
-    what: str,
+    option_name: str,
     target: Target,
     data_files: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
 ) -> None:
@@ -452,19 +477,20 @@ def require_apart(
     replace it.
 
     Args:
-        what: Name of the option that holds the target, for messages.
+        option_name: Name of the option that holds the target, for messages.
         target: Target.
         data_files: Paths and URLs of the inputs.
     """
     if isinstance(data_files, str | os.PathLike):
         data_files = [data_files]
+    # Inputs may be globs: a prefix says whether any of their files lies in the target.
     for entry in data_files:
         place = str(entry)
         if "://" not in place:
             place = str(Path(entry).expanduser().absolute())
         if place == target.url or place.startswith(f"{target.url}/"):
             raise ConfigError(
-                f"{what}: {target.url} holds the input {str(entry)!r}; use a separate directory"
+                f"{option_name}: {target.url} holds the input {str(entry)!r}; use a separate directory"
             )
 
 
@@ -482,24 +508,28 @@ def _listed(manifest: FlatManifest | None) -> set[str]:
 
 
 @contextmanager
-def _held(beside: Path) -> Generator[None]:
+def _held(work_folder: Path) -> Generator[None]:
     """Make a folder and hold its lock, which a process that dies releases."""
     while True:
-        with _system_errors(beside, str(beside)):
-            beside.mkdir(parents=True, exist_ok=True)
+        with _system_errors(work_folder, str(work_folder)):
+            work_folder.mkdir(parents=True, exist_ok=True)
         try:
-            descriptor = os.open(beside, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            descriptor = os.open(
+                work_folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+            )
         except FileNotFoundError:
             continue  # its last user removed it
         try:
-            lock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, beside)
-            if not is_still(descriptor, beside):
+            # Its last user may have removed the folder, and another process made a new
+            # one, between opening and locking: then the lock is on nothing.
+            lock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, work_folder)
+            if not is_still(descriptor, work_folder):
                 continue
             yield
             return
         except BlockingIOError as error:
             raise StoreError(
-                f"another process is writing {beside}; wait for it, or give another output_path"
+                f"another process is writing {work_folder}; wait for it, or give another output_path"
             ) from error
         finally:
             os.close(descriptor)

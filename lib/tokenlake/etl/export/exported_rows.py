@@ -34,6 +34,7 @@ def as_exported(
     left_out = _DERIVED if provenance else _DERIVED | _PROVENANCE
     columns: list[Any] = []
     fields: list[Any] = []
+    # The attention mask comes right after the ids that it belongs to.
     for name, column in zip(names, rows.columns, strict=True):
         if name not in left_out:
             if is_list(column.type):
@@ -57,6 +58,7 @@ def _attention_mask(rows: pa.RecordBatch) -> Any:
         ones = _ARROW.array(np.ones(len(input_ids.flatten()), np.int32))
         offsets = _ARROW.array(_offsets_from_zero(input_ids))
         return _ARROW.ListArray.from_arrays(offsets, ones, type=mask_type)
+    # The segments of a packed row lie at its beginning, and padding fills the rest.
     segments: Any = rows.column("segment_lengths")
     tokens_before = offsets_of(segments.flatten().to_numpy())
     row_lengths = np.diff(tokens_before[_offsets_from_zero(segments)])

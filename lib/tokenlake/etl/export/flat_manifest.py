@@ -26,7 +26,7 @@ _COMPRESSIONS: Final = {
     "numpy": ("none",),
     "npy": ("none",),
     "mds": ("none",),
-    "litdata": ("none",),
+    "litdata": ("none", "zstd"),
     "array_record": ("none",),
 }
 
@@ -179,6 +179,7 @@ class FlatManifest(Sealed):
         return pad_ids.pop()
 
     def _check(self, document: SealedDocument) -> None:
+        # Paths are used below the directory: none may lead out of it.
         for index, file in enumerate(self.files):
             folder, slash, name = file.path.rpartition("/")
             names = [name]
@@ -278,8 +279,9 @@ def put_manifest(
         made_of=dict(origin.made_of),
         produced_by=dict(origin.produced_by),
     )
-    beside = {**origin.beside, MANIFEST: manifest.to_bytes()}
-    for name, data in beside.items():
+    # The manifest is the last file: a directory that has one is whole.
+    described_files = {**origin.beside, MANIFEST: manifest.to_bytes()}
+    for name, data in described_files.items():
         path = folder / FOLDER / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data)

@@ -83,6 +83,7 @@ class OpenFile:
             limit: Largest size of the file in bytes.
             following: The batch.
         """
+        # In large files the end is too small to count.
         if not self._is_tight:
             return self._sink.bytes + self._largest_batch > limit
         end_bytes = self._end_bytes + self._end_bytes_of(following)
@@ -91,6 +92,8 @@ class OpenFile:
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Write a batch."""
+        # The size of a batch is known once it is written, encoded and compressed; a
+        # small file must also know the bytes that a compression holds back.
         bytes_before = self._sink.bytes
         self._writer.write(batch)
         if self._is_tight:
@@ -128,6 +131,7 @@ class OpenFile:
             return 0
         if self._format == "arrow":
             return _ARROW_BLOCK_BYTES
+        # The footer of Parquet has an entry for each column of each row group.
         end_bytes = 0
         for field in batch.schema:
             end_bytes += _PARQUET_CHUNK_BYTES * len(_leaves(field.name, field.type))
@@ -172,6 +176,7 @@ def _json_lines_writer(
 ) -> _Writer:
     if compression == "none":
         return _Writer(lambda batch: sink.write(text_of(batch)), _nothing, _nothing)
+    # Other libraries must be able to read a file that is compressed as one stream.
     stream: Any
     if compression == "gzip":
         # Neither name nor clock in gzip's header: equal rows make equal bytes.

@@ -128,10 +128,12 @@ def exports_of(config: PipelineConfig) -> list[Export]:
     Raises:
         ConfigError: A format and a compression do not go together.
     """
+    # 1. The sources that have a path of their own.
     save = config.save
     exports = [
         _export_of(config, dataset) for dataset in config.datasets if dataset.save_path
     ]
+    # 2. The whole version in another form than that of the store.
     form = FileFormat.of(save.format, save.compression)
     needs_file_count = save.num_shards is not None and not config.is_text_build
     if needs_file_count or form != FileFormat("parquet", "zstd"):
@@ -319,6 +321,7 @@ def check_exports(config: PipelineConfig) -> None:
         NotAvailableError: A target is a URL of an unsupported kind.
         MissingExtraError: A package is missing.
     """
+    # 1. Options that exclude each other, all in one message.
     problems: list[str] = []
     for dataset in config.datasets:
         problems += _by_value_problems(dataset)
@@ -330,8 +333,10 @@ def check_exports(config: PipelineConfig) -> None:
     for export in exports:
         problems += _trainer_problems(config, export)
     raise_problems(ConfigError, problems)
+    # 2. Packages of formats.
     for export in exports:
         require_package(export.form.format)
+    # 3. Targets: apart from each other, from the store and from the inputs, and empty.
     targets = {export.key: export.target(config) for export in exports}
     for (key, target), (other_key, other) in permutations(targets.items(), 2):
         if target.is_within(other.url):
@@ -341,6 +346,7 @@ def check_exports(config: PipelineConfig) -> None:
     for export in exports:
         if not export.in_store:
             _check_target(config, export, targets[export.key])
+    # 4. The Hub. The token of a Prefect block is known in its flow alone.
     if config.save.push_to_hub and not isinstance(config.save.hub_token, BlockSecret):
         HubRepository(config.save.hub_repo_id or "", token=hub_token(config.save))
 
@@ -386,6 +392,8 @@ def make_exports(config: PipelineConfig, manifest: Manifest) -> tuple[str, ...]:
             :func:`tokenlake.etl.publish.push_to_hub`. The version is committed; a rerun
             makes the missing exports.
     """
+    # 1. Flat directories, each of the committed version, or of one that was mixed into
+    #    it.
     places: list[str] = []
     address = store_of(config)
     options = plain_options(config.save.storage_options or {})
@@ -403,6 +411,7 @@ def make_exports(config: PipelineConfig, manifest: Manifest) -> tuple[str, ...]:
             discard_interrupted=export.replaces_interrupted(target),
         )
         places.append(target.url)
+    # 2. The push of the version itself.
     if config.save.push_to_hub:
         report = push_to_hub(
             address,

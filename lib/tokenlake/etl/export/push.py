@@ -107,6 +107,7 @@ def _texts(
     places: Mapping[str, Path], manifests: Mapping[str, FlatManifest], repo: str
 ) -> list[PublishedFile]:
     """Return card, croissant.json and the files below ``_tokenlake/``."""
+    # Croissant describes the columns and hashes of all directories in one document.
     groups: list[RowFiles] = []
     for prefix, manifest in manifests.items():
         groups.append(
@@ -118,6 +119,7 @@ def _texts(
         _text(CARD, _card(manifests, repo)),
         _text(CROISSANT, json.dumps(croissant, indent=2).encode()),
     ]
+    # Bad records that were set aside may hold what must not be published.
     for prefix, folder in places.items():
         for path in sorted((folder / FOLDER).rglob("*")):
             name = path.relative_to(folder).as_posix()
@@ -151,6 +153,7 @@ def _require_ours(existing: Mapping[str, Any], repo: str) -> None:
     """Raise VersionConflictError if the repository holds files that a push would
     remove, and that are not ours.
     """
+    # A manifest anywhere says that an earlier push wrote the repository.
     if any(path.endswith(f"{FOLDER}/{MANIFEST}") for path in existing):
         return
     foreign = sorted(existing.keys() - {_GIT_ATTRIBUTES})
@@ -186,6 +189,8 @@ def _card(manifests: Mapping[str, FlatManifest], repo: str) -> bytes:
 
 def _card_header(manifests: Mapping[str, FlatManifest]) -> Sequence[str]:
     """Return the YAML header of the card."""
+    # Each directory is a configuration of `load_dataset`. JSON strings are YAML strings,
+    # whatever a name contains.
     lines = ["---", "configs:"]
     for prefix, manifest in manifests.items():
         name = prefix.rstrip("/") or "default"
@@ -207,6 +212,7 @@ def _reading_examples(
     """Return code that reads the first directory: with `datasets`, and Parquet also
     with Polars and DuckDB.
     """
+    # One directory is enough: the others differ in the configuration's name alone.
     prefix, manifest = next(iter(manifests.items()))
     name = prefix.rstrip("/") or "default"
     split = manifest.files[0].split if manifest.files else "train"

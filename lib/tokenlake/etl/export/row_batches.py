@@ -82,6 +82,7 @@ class RowsToArrow:
                 raise self._error(
                     index, "", f"got {type(row).__name__}, expected a dict"
                 )
+        # The first batch decides the columns; every later one has just these.
         names = names_in(rows)
         if self.schema is None:
             arrays = [self._column(rows, name, None) for name in names]
@@ -121,6 +122,7 @@ class RowsToArrow:
         try:
             return _array(values, kind)
         except _UNFIT as error:
+            # Arrow names neither row nor value, so that the value is searched for.
             index = _index_of_unfit(values, kind)
             reason = f"{_shortened(values[index])} cannot be stored in one column with the values before it"
             if kind is not None:
@@ -158,6 +160,7 @@ def _array(values: Sequence[Any], kind: Any) -> Any:
     Raises:
         One of ``_UNFIT``: A value would become another one.
     """
+    # 1. The values in Arrow's own type for them.
     array = _joined(values)
     if array is None:
         array = _arrow_array(values)
@@ -175,6 +178,7 @@ def _array(values: Sequence[Any], kind: Any) -> Any:
             own_type = column_type(array.type)
             if own_type != JSON:
                 return array.cast(arrow_type(own_type))
+    # 2. The type of the column, which must hold every value exactly.
     if kind is None or array.type == kind:
         return array
     if not _becomes(array.type, kind):
@@ -211,6 +215,7 @@ def _mixed_kinds(kind: Any, values: Iterable[Any]) -> set[type[Any]]:
         for value in values
         if value is not None and not isinstance(value, np.ndarray)
     ]
+    # Nested values are compared at their leaves, where Arrow would mix them.
     if is_list(kind):
         return _mixed_kinds(kind.value_type, chain.from_iterable(python_values))
     if _ARROW.types.is_struct(kind):
@@ -233,6 +238,7 @@ def _becomes(kind: Any, wanted: Any) -> bool:
     types = _ARROW.types
     if kind == wanted or types.is_null(kind):
         return True
+    # A field may be missing, which makes it null; a new one would be lost.
     if types.is_struct(kind) and types.is_struct(wanted):
         wanted_types = {child.name: child.type for child in wanted}
         for child in kind:
@@ -259,6 +265,7 @@ def _joined(values: Sequence[Any]) -> Any:
     """Return NumPy arrays of one dimension and type as one list array; None for any
     other values.
     """
+    # Rows of ids are such arrays. Arrow would make a Python object of each number.
     arrays = [
         value for value in values if isinstance(value, np.ndarray) and value.ndim == 1
     ]
@@ -266,6 +273,7 @@ def _joined(values: Sequence[Any]) -> Any:
         return None
     if len({array.dtype for array in arrays}) > 1:
         return None
+    # Offsets of Arrow's lists are int32.
     lengths = np.array([len(array) for array in arrays], np.int64)
     if lengths.sum() > np.iinfo(np.int32).max:
         return None
@@ -319,6 +327,7 @@ def text_of(batch: pa.RecordBatch) -> bytes:
     if batch.schema.equals(LINES, check_metadata=True):
         lines: Any = batch.column(0)
         return b"".join(lines.to_pylist())
+    # Columns become values one by one, and rows are put together from them.
     columns = [_values_for_json(column) for column in list[Any](batch.columns)]
     rows: Iterable[tuple[Any, ...]] = zip(*columns, strict=True)
     if not columns:
@@ -390,6 +399,7 @@ def _has_nan(value: Any) -> bool:
         return any(map(_has_nan, value.values()))
     if isinstance(value, list | tuple):
         return any(map(_has_nan, value))
+    # x - x is 0 for every number but NaN and the infinities, for which it is NaN.
     if hasattr(value, "dtype"):
         return value.dtype.kind == "f" and not bool((value - value == 0).all())
     if isinstance(value, Decimal):

@@ -5,12 +5,14 @@ their columns.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
 
+from tokenlake.base.threads import Prefetched
 from tokenlake.errors import ConfigError
 from tokenlake.etl.export.exported_rows import as_exported
 from tokenlake.etl.export.flat_manifest import FileFormat, FlatFile
@@ -23,6 +25,9 @@ from tokenlake.runtime.store.base import ReadStore
 from tokenlake.runtime.store.manifest import Manifest
 
 _ARROW: Final[Any] = pa
+
+ROW_GROUPS_AHEAD: Final = 2
+"""Row groups that are decoded ahead of the one that is written."""
 
 
 def write_rows(
@@ -118,10 +123,18 @@ def version_batches(
         Number of rows of the row group before the first one that is needed, 0 from the
         second row group on; and all rows of the row group.
     """
-    if split in manifest.splits:
-        with StoredRows(store, manifest, split) as rows:
-            for row_group, skipped_rows in groups_from(rows, begin_row):
-                yield skipped_rows, rows.read(row_group, columns)
+    if split not in manifest.splits:
+        return
+    with StoredRows(store, manifest, split) as rows:
+
+        def read(group: tuple[int, int]) -> tuple[int, pa.RecordBatch]:
+            row_group, skipped_rows = group
+            return skipped_rows, rows.read(row_group, columns)
+
+        # A thread decodes the next row groups while these rows are written.
+        batches = Prefetched(groups_from(rows, begin_row), read, ahead=ROW_GROUPS_AHEAD)
+        with closing(batches):
+            yield from batches
 
 
 def groups_from(rows: StoredRows, begin_row: int) -> Iterator[tuple[int, int]]:

@@ -150,6 +150,7 @@ class ShardFiles:
         Args:
             naming: Names of the files; None: :data:`DEFAULT_NAMING`.
         """
+        # 1. The last row group, and the files that are left, also those without rows.
         self._flush()
         if self._edges is not None:
             if self.rows != self._edges[-1]:
@@ -158,6 +159,7 @@ class ShardFiles:
                 self._end_at_edge()
         if self._open is not None or not self._shards:
             self._end_at_edge()
+        # 2. Final names, which contain the number of files.
         files: list[FlatFile] = []
         for shard in self._shards:
             name = _shard_name(
@@ -189,6 +191,7 @@ class ShardFiles:
 
     def _group_rows(self, batch: pa.RecordBatch) -> int:
         """Return the number of rows of a batch that make a row group."""
+        # Rows are taken to have the mean size of the batch.
         rows = max(1, len(batch) * self._group_bytes // max(batch.nbytes, 1))
         if self._is_tight:
             # Rows may differ in size: halve until the group is small.
@@ -202,6 +205,7 @@ class ShardFiles:
         """
         if self._edges is None:
             return _NO_LIMIT
+        # Several edges at one row make files without rows.
         while (
             self._edge_index < len(self._edges)
             and self._edges[self._edge_index] <= self.rows
@@ -223,6 +227,7 @@ class ShardFiles:
             batch = _ARROW.concat_batches(self._waiting)
         self._waiting = []
         self._waiting_bytes = 0
+        # The file ends before this row group, which the next file begins with.
         max_bytes = self._max_bytes
         if (
             max_bytes is not None

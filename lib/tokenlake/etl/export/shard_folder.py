@@ -118,9 +118,13 @@ class ShardFolder:
         """Number of complete shards, and of rows in all shards."""
         if self._record is None:
             return 0, 0
-        shards = self._record.shards.values()
-        complete_shards = sum(shard.is_complete for shard in shards)
-        return complete_shards, sum(shard.rows for shard in shards)
+        complete_shards = 0
+        rows = 0
+        for shard in self._record.shards.values():
+            rows += shard.rows
+            if shard.is_complete:
+                complete_shards += 1
+        return complete_shards, rows
 
     def place(self, shard: Shard, part: Part, target: Path) -> None:
         """Give a part of a finished shard its final name.
@@ -143,16 +147,16 @@ class ShardFolder:
         path.rename(target)
 
 
-def keep_finished(beside: Path) -> bool:
+def keep_finished(work_folder: Path) -> bool:
     """Remove the files of an interrupted export that are of no finished shard.
 
     Args:
-        beside: Folder beside the target.
+        work_folder: Folder beside the target.
 
     Returns:
         True if the export can be resumed from finished shards.
     """
-    folder = beside / SHARDS
+    folder = work_folder / SHARDS
     record = ShardRecord.read(folder)
     if record is None:
         return False

@@ -44,11 +44,14 @@ class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         suffix: End of its name, for example ``.idx``.
         bytes: Size of the file.
         sha256: Hash of its bytes (hex).
+        content_bytes: Size of its content before compression; None: it is not
+            compressed.
     """
 
     suffix: str
     bytes: int
     sha256: str
+    content_bytes: int | None = None
 
 
 @final

@@ -5,15 +5,18 @@ segments that a format can hold.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
 
+from tokenlake.base.threads import Prefetched
 from tokenlake.errors import ConfigError
 from tokenlake.etl.export.flat_manifest import FileFormat, FlatFile
 from tokenlake.etl.export.options import ExportOptions
 from tokenlake.etl.export.row_export import (
+    ROW_GROUPS_AHEAD,
     check_names,
     groups_from,
     version_batches,
@@ -64,7 +67,7 @@ def write_tokens(
     # 1. The format, and whether it can hold the rows.
     facts = require_fit(manifest, form.format, options)
     layout = layout_of(
-        form.format, facts, dtype=options.dtype, max_bytes=options.max_bytes(form)
+        form, facts, dtype=options.dtype, max_bytes=options.max_bytes(form)
     )
     naming = _naming(splits, layout, form, options)
     # 2. The files of each split.
@@ -158,7 +161,9 @@ def _token_rows(
     page's checksum is verified.
     """
     with StoredRows(store, manifest, split) as rows:
-        for row_group, skipped_rows in groups_from(rows, begin_row):
+
+        def read(group: tuple[int, int]) -> TokenRows:
+            row_group, skipped_rows = group
             if manifest.kind == "packed":
                 packed_rows = rows.packed(
                     row_group, loss_mask="loss_mask" in facts.columns
@@ -166,4 +171,11 @@ def _token_rows(
                 token_rows = TokenRows.of_packed(packed_rows)
             else:
                 token_rows = TokenRows.of(rows.read(row_group, sorted(facts.columns)))
-            yield token_rows.rows(skipped_rows, len(token_rows))
+            return token_rows.rows(skipped_rows, len(token_rows))
+
+        # A thread decodes the next row groups while these rows are written.
+        row_groups = Prefetched(
+            groups_from(rows, begin_row), read, ahead=ROW_GROUPS_AHEAD
+        )
+        with closing(row_groups):
+            yield from row_groups

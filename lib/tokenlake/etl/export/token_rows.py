@@ -134,10 +134,12 @@ class TokenRows:
         Args:
             eos_id: Id of EOS.
         """
+        # 1. Documents that do not end with EOS; those without ids end with nothing.
         ends = self.row_offsets[1:]
         lengths = np.diff(self.row_offsets)
         lacks_eos = lengths == 0
         lacks_eos[lengths > 0] = self.input_ids[ends[lengths > 0] - 1] != eos_id
+        # 2. One id is inserted behind each of them.
         places = ends[lacks_eos]
         loss_mask = self.loss_mask
         if loss_mask is not None:
@@ -155,6 +157,7 @@ class TokenRows:
 
     def rows(self, first: int, end: int) -> TokenRows:
         """Return the rows ``first .. end``."""
+        # Arrays of ids are views; offsets begin at 0 again.
         begin = int(self.row_offsets[first])
         ids = slice(begin, int(self.row_offsets[end]))
         segment_lengths = None
@@ -213,6 +216,7 @@ class TokenRows:
                     np.tile([True, False], rows), run_lengths.reshape(-1)
                 )
         elif self.attention_mask is not None:
+            # Padding of documents may be on either side: the mask says where it is.
             is_document = self.attention_mask
             tokens_before = offsets_of(is_document)
             lengths = np.diff(tokens_before[self.row_offsets])

@@ -100,6 +100,7 @@ class FilesByValue:
 
     def add(self, batch: pa.RecordBatch) -> None:
         """Add rows."""
+        # Each value gets its rows in their order; files are opened as values come up.
         values: Any = _COMPUTE.dictionary_encode(
             batch.column(self._column), null_encoding="encode"
         )
@@ -122,6 +123,7 @@ class FilesByValue:
         """Close all files, name them, and return them by value; at least one, even
         without rows.
         """
+        # Sorted by name: the order in which values came up depends on the rows.
         all_files = [self._files[name] for name in sorted(self._files)]
         if not all_files:
             all_files = [self._opened(self._split)]

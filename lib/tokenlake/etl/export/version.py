@@ -135,6 +135,7 @@ def export_version(
         >>> stats.num_shards
         2
     """
+    # A version is named by its store and its name, or by a path of both.
     place, name = parted(where, name)
     store = open_read_store(place, storage_options=storage_options)
     manifest = Catalog(store).manifest_of(name)
@@ -208,12 +209,12 @@ def exported(
         overwrite=overwrite or is_same,
         export=export,
         discard_interrupted=overwrite or discard_interrupted,
-    ) as beside:
-        shard_folder = ShardFolder.resumed(beside / SHARDS, export, written_by)
+    ) as work_folder:
+        shard_folder = ShardFolder.resumed(work_folder / SHARDS, export, written_by)
         flat = write_version(
             store,
             manifest,
-            beside / NEW,
+            work_folder / NEW,
             form,
             options,
             shard_folder=shard_folder,
@@ -381,6 +382,7 @@ def _of_source(store: ReadStore, manifest: Manifest, source: str) -> Manifest:
     """Return the manifest of a version as if it had the files of one source alone. A
     unit is of one source.
     """
+    # The rows of a mixture are of many sources in turn; its files cannot be divided.
     name = f"{manifest.dataset}@v{manifest.version}"
     if manifest.mixture is not None:
         raise _no_such_source(name, source, "none, because its rows are mixed")
@@ -388,6 +390,7 @@ def _of_source(store: ReadStore, manifest: Manifest, source: str) -> Manifest:
         raise _no_such_source(name, source, ", ".join(manifest.accounts))
     if len(manifest.accounts) == 1:
         return manifest
+    # The ledger states the source of each unit, and a file is of one unit.
     records = Catalog(store).ledger(
         manifest.dataset, manifest.version, manifest=manifest
     )

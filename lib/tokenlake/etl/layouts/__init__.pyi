@@ -6,3 +6,4 @@ from tokenlake.etl.layouts import litdata as litdata
 from tokenlake.etl.layouts import mds as mds
 from tokenlake.etl.layouts import megatron as megatron
 from tokenlake.etl.layouts import numpy_flat as numpy_flat
+from tokenlake.etl.layouts import record_offsets as record_offsets

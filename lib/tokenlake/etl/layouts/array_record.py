@@ -10,14 +10,13 @@ int32, one line for each column, which begins with the ids; ``metadata.json`` na
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Final, Self, final
 
-from tokenlake.errors import DamagedFileError
+from tokenlake.etl.layouts.metadata_file import METADATA as METADATA
+from tokenlake.etl.layouts.metadata_file import metadata_bytes, read_metadata
 
 SUFFIX: Final = ".array_record"
-METADATA: Final = "metadata.json"
 ID_TYPE: Final = "<i4"
 
 WRITER_OPTIONS: Final = "group_size:1,uncompressed"
@@ -50,21 +49,9 @@ class RecordMetadata:
 
     def to_bytes(self) -> bytes:
         """Return the file's bytes."""
-        return json.dumps(asdict(self), indent=1, sort_keys=True).encode() + b"\n"
+        return metadata_bytes(self)
 
     @classmethod
     def of(cls, data: bytes, path: str) -> Self:
-        """Read the file's bytes.
-
-        Raises:
-            DamagedFileError: They are no such file.
-        """
-        try:
-            fields = json.loads(data)
-            fields["columns"] = tuple(fields["columns"])
-            return cls(**fields)
-        except (ValueError, TypeError, KeyError) as error:
-            raise DamagedFileError(
-                f"{path}: {error}; expected the fields {', '.join(cls.__dataclass_fields__)}",
-                path=path,
-            ) from error
+        """Read the file's bytes; DamagedFileError if they are no such file."""
+        return read_metadata(cls, data, path)

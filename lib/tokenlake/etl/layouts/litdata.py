@@ -1,6 +1,7 @@
 """The layout of litdata: ``chunk-0-0.bin`` and so on, and ``index.json``.
 
-A chunk is little-endian:
+A chunk that is compressed is one frame of zstd, ``chunk-0-0.zstd.bin``. A chunk, or its
+content, is little-endian:
 
 =================  ==================  ===========================================================================
 field              type                content
@@ -23,6 +24,7 @@ items              bytes               one after the other
 from __future__ import annotations
 
 import json
+import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Self, final
@@ -33,6 +35,7 @@ import pyarrow as pa
 
 from tokenlake.base.arrays import Int64, offsets_of
 from tokenlake.errors import DamagedFileError
+from tokenlake.etl.layouts import record_offsets
 from tokenlake.etl.layouts.joined_rows import fixed_parts, joined, ragged_parts
 
 INDEX: Final = "index.json"
@@ -82,13 +85,73 @@ NUMPY_TYPES: Final = (
 )
 """Names of the types with the codes 0, 1, 2 and so on in ``no_header_numpy:CODE``."""
 
+_ARROW: Final[Any] = pa
+_ZSTD_LEVEL: Final = 4
+"""Level at which litdata's own writer compresses."""
+
+_PIECE_BYTES: Final = 1 << 22
+"""Bytes that are decompressed at a time."""
+
 _LEAF: Final[dict[str, Any]] = {"type": None, "context": None, "children_spec": []}
 _SPEC_VERSION: Final = 1
 
 
-def chunk_name(index: int) -> str:
-    """Return the name of a chunk, for example ``chunk-0-42.bin``."""
-    return f"chunk-0-{index}.bin"
+def chunk_name(index: int, compression: str | None = None) -> str:
+    """Return the name of a chunk: ``chunk-0-42.bin``, or ``chunk-0-42.zstd.bin``."""
+    if compression is None:
+        return f"chunk-0-{index}.bin"
+    return f"chunk-0-{index}.{compression}.bin"
+
+
+def compressed(content: bytes, compression: str) -> bytes:
+    """Return a chunk that is compressed as a whole, in one frame that states its size.
+
+    Args:
+        content: Bytes of the chunk.
+        compression: Name of the compression, ``zstd``.
+    """
+    codec = _ARROW.Codec(compression, compression_level=_ZSTD_LEVEL)
+    return codec.compress(content, asbytes=True)
+
+
+def decompressed(data: bytes, content_bytes: int, path: str) -> bytes:
+    """Return the content of a chunk that is compressed as a whole with zstd.
+
+    Args:
+        data: Bytes of the chunk.
+        content_bytes: Size of the content, as the index states it.
+        path: Path of the chunk, for messages.
+
+    Raises:
+        DamagedFileError: The bytes are no zstd, or their content has another size.
+    """
+    pieces: list[bytes] = []
+    size = 0
+    try:
+        with _ARROW.CompressedInputStream(_ARROW.BufferReader(data), "zstd") as stream:
+            # Memory grows with the content, whatever the index states. One byte more
+            # than that is damage, and the rest is not read.
+            while size <= content_bytes:
+                piece = stream.read(min(_PIECE_BYTES, content_bytes + 1 - size))
+                if not piece:
+                    break
+                pieces.append(piece)
+                size += len(piece)
+    except OSError as error:
+        raise DamagedFileError(
+            f"{path}: it cannot be decompressed ({error}); it was cut or damaged",
+            path=path,
+        ) from error
+    if size != content_bytes:
+        got = f"more than {content_bytes}"
+        if size < content_bytes:
+            got = str(size)
+        raise DamagedFileError(
+            f"{path}: its content has {got} bytes, its index states {content_bytes}. One of them is damaged: replace "
+            "both",
+            path=path,
+        )
+    return b"".join(pieces)
 
 
 @final
@@ -98,7 +161,7 @@ class Chunk:
 
     Attributes:
         filename: Name of the file.
-        chunk_bytes: Size of the file in bytes.
+        chunk_bytes: Size of the file in bytes, before compression.
         chunk_size: Number of its items.
         dim: Number of its ids for ``TokensLoader``; else None.
     """
@@ -123,14 +186,22 @@ class Items:
     types: dict[str, str]
     is_stream: bool
 
-    def index_bytes(self, chunks: Sequence[Chunk], max_bytes: int | None) -> bytes:
+    def index_bytes(
+        self,
+        chunks: Sequence[Chunk],
+        max_bytes: int | None,
+        compression: str | None = None,
+    ) -> bytes:
         """Return the bytes of ``index.json``. No clock is in it, so that equal chunks
         make equal bytes.
 
         Args:
             chunks: Entries of the chunks.
             max_bytes: Size in bytes at which a chunk ends; None: no limit.
+            compression: Name of the compression of the chunks; None: none.
         """
+        # The specification is that of PyTorch's pytree: a leaf, or a dictionary of
+        # leaves, as JSON inside of JSON.
         spec: dict[str, Any] = _LEAF
         item_loader = "TokensLoader"
         if not self.is_stream:
@@ -141,7 +212,7 @@ class Items:
             }
             item_loader = "PyTreeLoader"
         config = {
-            "compression": None,
+            "compression": compression,
             "chunk_size": None,
             "chunk_bytes": max_bytes,
             "data_format": [
@@ -174,6 +245,7 @@ class Items:
             arrays: Name of each value -> its numbers of all rows, in the value's type.
             row_offsets: Offset of each row in the arrays, int64[rows + 1].
         """
+        # Ids of a stream have no head; a dictionary begins with the sizes of its values.
         parts = [ragged_parts(arrays[name], row_offsets) for name in self.types]
         if self.is_stream:
             return parts[0]
@@ -193,11 +265,14 @@ class LitdataIndex:
         items: Kind of the items.
         compression: Name of the compression of the chunks; None: they are not
             compressed.
+        compression_level: Part of a chunk that is compressed by itself, ``batch`` or
+            ``sample``; None: whole chunks are.
     """
 
     chunks: tuple[Chunk, ...]
     items: Items
     compression: str | None
+    compression_level: str | None = None
 
     @classmethod
     def of(cls, data: bytes, path: str) -> Self:
@@ -218,11 +293,12 @@ class LitdataIndex:
             for chunk in index["chunks"]:
                 entry = Chunk(
                     chunk["filename"],
-                    chunk["chunk_bytes"],
+                    operator.index(chunk["chunk_bytes"]),
                     chunk["chunk_size"],
                     chunk["dim"],
                 )
                 entries.append(entry)
+            # The names of a dictionary are in the order of the types.
             types = [_type_name(data_format) for data_format in config["data_format"]]
             spec = json.loads(config["data_spec"])[1]
             is_stream = spec["type"] is None
@@ -233,6 +309,7 @@ class LitdataIndex:
                 tuple(entries),
                 Items(dict(zip(names, types, strict=True)), is_stream),
                 config["compression"],
+                config.get("compression_level"),
             )
         except (ValueError, TypeError, KeyError, IndexError) as error:
             raise DamagedFileError(
@@ -269,32 +346,4 @@ def chunk_head(item_sizes: Int64) -> bytes:
 
 def head_bytes(items: int) -> int:
     """Return the number of bytes of a chunk before its items."""
-    return 4 + 4 * (items + 1)
-
-
-def read_offsets(data: bytes | memoryview, path: str) -> Int64:
-    """Return the places of the items of a chunk and their end, int64[N + 1].
-
-    Args:
-        data: Bytes of the chunk.
-        path: Path of the chunk, for messages.
-
-    Raises:
-        DamagedFileError: The offsets do not ascend to the size of the chunk.
-    """
-    if len(data) >= head_bytes(0):
-        items = int(np.frombuffer(data, "<u4", 1)[0])
-        if len(data) >= head_bytes(items):
-            offsets = np.frombuffer(data, "<u4", items + 1, 4).astype(np.int64)
-            is_ascending = bool((np.diff(offsets) >= 0).all())
-            if (
-                is_ascending
-                and offsets[0] == head_bytes(items)
-                and offsets[-1] == len(data)
-            ):
-                return offsets
-    raise DamagedFileError(
-        f"{path}: the offsets of its items do not end at its size, {len(data)} bytes; it is no chunk of litdata, "
-        "or was cut",
-        path=path,
-    )
+    return record_offsets.head_bytes(items)

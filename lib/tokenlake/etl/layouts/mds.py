@@ -38,6 +38,7 @@ import pyarrow as pa
 
 from tokenlake.base.arrays import Int64, binary_over, offsets_of
 from tokenlake.errors import DamagedFileError
+from tokenlake.etl.layouts import record_offsets
 from tokenlake.etl.layouts.joined_rows import fixed_parts, joined, ragged_parts
 
 INDEX: Final = "index.json"
@@ -132,6 +133,8 @@ class MdsColumns:
                 type.
             row_offsets: Offset of each row in the arrays, int64[rows + 1].
         """
+        # 1. The parts of a sample: of each column its shape, if that varies, and its
+        #    numbers.
         rows = len(row_offsets) - 1
         lengths = np.diff(row_offsets)
         sizes: list[Int64] = []
@@ -143,6 +146,7 @@ class MdsColumns:
                 sizes.append(shape_bytes + lengths * numbers.dtype.itemsize)
                 parts.append(shapes)
             parts.append(ragged_parts(numbers, row_offsets))
+        # 2. The sizes of the columns that vary come first.
         if sizes:
             size_heads = np.column_stack(sizes).astype("<u4")
             parts.insert(0, fixed_parts(size_heads))
@@ -155,6 +159,7 @@ def _shape_parts(lengths: Int64) -> tuple[pa.LargeBinaryArray, Int64]:
     """Return the bytes of the shape of each array of one dimension, and their
     number.
     """
+    # The code is that of the smallest type which holds the length.
     rows = len(lengths)
     code = np.zeros(rows, np.int64)
     code[lengths >= 1 << 8] = 1
@@ -178,6 +183,7 @@ def shard_head(config: Mapping[str, Any], sample_sizes: Int64) -> bytes:
         config: Configuration of the shard, see :meth:`MdsColumns.config`.
         sample_sizes: Number of bytes of each sample, int64[N].
     """
+    # The configuration lies between the offsets and the samples.
     config_bytes = _config_bytes(config)
     begin = head_bytes(config, len(sample_sizes))
     offsets = offsets_of(sample_sizes) + begin
@@ -190,7 +196,7 @@ def shard_head(config: Mapping[str, Any], sample_sizes: Int64) -> bytes:
 
 def head_bytes(config: Mapping[str, Any], samples: int) -> int:
     """Return the number of bytes of a shard before its samples."""
-    return 4 + 4 * (samples + 1) + len(_config_bytes(config))
+    return record_offsets.head_bytes(samples) + len(_config_bytes(config))
 
 
 def _config_bytes(config: Mapping[str, Any]) -> bytes:
@@ -206,6 +212,7 @@ def index_bytes(
         config: Configuration of the shards, see :meth:`MdsColumns.config`.
         shards: Name, size in bytes and number of samples of each shard.
     """
+    # Hashes are left out: readers do not require them, and ours are in the manifest.
     entries: list[dict[str, Any]] = []
     for name, size, samples in shards:
         raw_data = {"basename": name, "bytes": size, "hashes": {}}
@@ -242,33 +249,6 @@ def read_index(data: bytes, path: str) -> list[dict[str, Any]]:
     return shards
 
 
-def read_offsets(data: bytes | memoryview, path: str) -> Int64:
-    """Return the places of the samples of a shard and their end, int64[N + 1].
-
-    Args:
-        data: Bytes of the shard.
-        path: Path of the shard, for messages.
-
-    Raises:
-        DamagedFileError: The offsets do not ascend to the size of the shard.
-    """
-    if len(data) >= 8:
-        samples = int(np.frombuffer(data, "<u4", 1)[0])
-        if len(data) >= 4 + 4 * (samples + 1):
-            offsets = np.frombuffer(data, "<u4", samples + 1, 4).astype(np.int64)
-            is_ascending = bool((np.diff(offsets) >= 0).all())
-            if (
-                is_ascending
-                and offsets[0] >= 4 + 4 * (samples + 1)
-                and offsets[-1] == len(data)
-            ):
-                return offsets
-    raise DamagedFileError(
-        f"{path}: the offsets of its samples do not end at its size, {len(data)} bytes; it is no MDS shard, or was cut",
-        path=path,
-    )
-
-
 def array_of(encoding: str, data: bytes | memoryview) -> npt.NDArray[np.generic]:
     """Return an array of one dimension of its bytes.
 
@@ -284,6 +264,7 @@ def array_of(encoding: str, data: bytes | memoryview) -> npt.NDArray[np.generic]
     dtype_name, _, shape = arguments.partition(":")
     if name != "ndarray":
         raise ValueError(f"the encoding is {encoding!r}, expected ndarray")
+    # An encoding without a type, or without a shape, has them before the numbers.
     view = memoryview(data)
     if not dtype_name:
         dtype_name = DYNAMIC_TYPES[view[0]]

@@ -109,12 +109,14 @@ def write_index(
         sequence_lengths: Number of ids of each sequence, [S].
         document_sizes: Number of sequences of each document, [documents].
     """
+    # 1. The header.
     code = TYPE_CODES[dtype.name]
     file.write(
         HEADER.pack(
             MAGIC, VERSION, code, len(sequence_lengths), len(document_sizes) + 1
         )
     )
+    # 2. Lengths of the sequences, and the offsets that follow from them.
     for piece in _pieces(sequence_lengths):
         file.write(piece.astype("<i4").tobytes())
     sequence_offset = 0
@@ -122,6 +124,7 @@ def write_index(
         offsets = offsets_of(piece) * dtype.itemsize + sequence_offset
         file.write(offsets[:-1].astype("<i8").tobytes())
         sequence_offset = int(offsets[-1])
+    # 3. Borders of the documents, the number of all sequences being the last one.
     document_border = 0
     for piece in _pieces(document_sizes):
         borders = offsets_of(piece) + document_border

@@ -22,8 +22,7 @@ For two documents, [7, 8, 9] and [4, 5], as uint16::
 from __future__ import annotations
 
 import gzip
-import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, BinaryIO, Final, Self, final
 
 import numpy as np
@@ -32,12 +31,13 @@ from pyarrow import csv
 
 from tokenlake.base.arrays import Int64
 from tokenlake.errors import DamagedFileError
+from tokenlake.etl.layouts.metadata_file import METADATA as METADATA
+from tokenlake.etl.layouts.metadata_file import metadata_bytes, read_metadata
 
 BIN_SUFFIX: Final = ".bin"
 NPY_SUFFIX: Final = ".npy"
 BORDERS_SUFFIX: Final = ".csv.gz"
 LABEL_MASK_SUFFIX: Final = ".label_mask.npy"
-METADATA: Final = "metadata.json"
 
 TYPES: Final = ("uint16", "uint32")
 """Types of ids; always little-endian."""
@@ -80,23 +80,12 @@ class FlatMetadata:
 
     def to_bytes(self) -> bytes:
         """Return the file's bytes."""
-        return json.dumps(asdict(self), indent=1, sort_keys=True).encode() + b"\n"
+        return metadata_bytes(self)
 
     @classmethod
     def of(cls, data: bytes, path: str) -> Self:
-        """Read the file's bytes.
-
-        Raises:
-            DamagedFileError: They are no such file.
-        """
-        try:
-            fields = json.loads(data)
-            metadata = cls(**fields)
-        except (ValueError, TypeError) as error:
-            raise DamagedFileError(
-                f"{path}: {error}; expected the fields {', '.join(cls.__dataclass_fields__)}",
-                path=path,
-            ) from error
+        """Read the file's bytes; DamagedFileError if they are no such file."""
+        metadata = read_metadata(cls, data, path)
         if metadata.dtype not in TYPES:
             raise DamagedFileError(
                 f"{path}: dtype is {metadata.dtype!r}, expected one of {', '.join(TYPES)}",
@@ -124,6 +113,7 @@ class BordersWriter:
             starts: Index of the first id of each document in the file, int64[n].
             ends: Index after its last id, int64[n].
         """
+        # Arrow writes numbers as text without a Python object for each.
         lines = _ARROW.RecordBatch.from_arrays(
             [_over(starts), _over(ends)], names=["start", "end"]
         )
@@ -164,6 +154,7 @@ def read_borders(data: bytes, path: str) -> Int64:
         raise DamagedFileError(
             f"{path}: {error}; expected gzip of lines start,end", path=path
         ) from error
+    # Starts and ends alternate, so that one comparison covers both.
     is_descending = np.diff(borders.reshape(-1)) < 0
     if is_descending.any():
         line_number = (int(is_descending.argmax()) + 1) // 2

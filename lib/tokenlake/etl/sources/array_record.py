@@ -9,7 +9,9 @@ finds.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from typing import Any, Final, final
 
 import numpy as np
@@ -17,7 +19,7 @@ import pyarrow as pa
 
 from tokenlake.base.arrays import Int64, offsets_of
 from tokenlake.base.lazy_names import load
-from tokenlake.errors import NotAvailableError
+from tokenlake.errors import StoreError
 from tokenlake.etl.layouts import array_record as layout
 from tokenlake.etl.sources.input_bytes import InputBytes
 from tokenlake.etl.sources.input_errors import damaged, unsuitable
@@ -31,12 +33,42 @@ from tokenlake.etl.sources.parsed import Want
 
 INPUT_IDS = "input_ids"
 _NUMPY_MAGIC: Final = b"\x93NUMPY"
+_COPIED_BYTES: Final = 8 << 20
+"""Bytes of a file in a bucket that are copied at a time."""
+
 _READER: Final = "array_record.python.array_record_module:ArrayRecordReader"
 
 
 def open_array_record(data: InputBytes, want: Want) -> ArrayRecords:
     """Return the records of a file."""
     return ArrayRecords(data, want)
+
+
+@contextmanager
+def _local_path(data: InputBytes) -> Generator[str]:
+    """Yield a path of this machine at which the package can open a file.
+
+    The package reads files of this machine only. A file in a bucket is copied to the
+    temporary folder (``TMPDIR``), and its name is removed as soon as the package has
+    opened it, so that the copy takes the space of one file, and is gone with its
+    reader, also if the process is killed.
+    """
+    if data.file.is_local:
+        yield data.file.url
+        return
+    with tempfile.NamedTemporaryFile(suffix=layout.SUFFIX) as copy:
+        offset = 0
+        try:
+            while block := data.pread(_COPIED_BYTES, offset):
+                copy.write(block)
+                offset += len(block)
+            copy.flush()
+        except OSError as error:
+            raise StoreError(
+                f"cannot copy {data.file.url} to {copy.name}: {error.strerror}. The package array_record reads files "
+                f"of this machine only; let TMPDIR name a folder with room for {data.file.size} bytes"
+            ) from error
+        yield copy.name
 
 
 @final
@@ -51,21 +83,17 @@ class ArrayRecords(NumberedRecords):
     Raises:
         DamagedFileError: The file cannot be read.
         MissingExtraError: The package ``array_record`` is not installed.
-        NotAvailableError: The file is not on this machine.
+        StoreError: The disk of this machine cannot hold a copy of a file in a bucket.
     """
 
     def __init__(self, data: InputBytes, want: Want) -> None:
         file = data.file
-        if not file.is_local:
-            raise NotAvailableError(
-                f"{file.url}: the package array_record reads files of this machine only; copy the file, and name the "
-                "copy"
-            )
         reader_type: Any = load(_READER, "format 'array_record'", "array_record")
         self._data = data
         self._want = want
         try:
-            self._reader: Any = reader_type(file.url)
+            with _local_path(data) as path:
+                self._reader: Any = reader_type(path)
             self.count = int(self._reader.num_records())
         except (RuntimeError, ValueError) as error:
             raise damaged(
@@ -97,6 +125,7 @@ class ArrayRecords(NumberedRecords):
 
     def read(self, first: int, last: int, names: Sequence[str]) -> pa.RecordBatch:
         """Return the columns of records."""
+        # Without records there are no arrays to join.
         if first == last:
             return id_batch(
                 {name: (np.zeros(0, np.int32), np.zeros(1, np.int64)) for name in names}
@@ -109,6 +138,7 @@ class ArrayRecords(NumberedRecords):
             ) from error
         if self._has_metadata:
             return self._lines(records, first, names)
+        # Records of other tools: the ids of a document each, with nothing beside them.
         arrays = [
             self._ids(record, first + index) for index, record in enumerate(records)
         ]
@@ -121,6 +151,7 @@ class ArrayRecords(NumberedRecords):
         self, records: list[bytes], first: int, names: Sequence[str]
     ) -> pa.RecordBatch:
         """Return columns that are the lines of a matrix in each record."""
+        # 1. Records must have whole lines of equal length.
         lines = len(self.names)
         dtype = np.dtype(layout.ID_TYPE)
         sizes = np.array([len(record) for record in records], np.int64)
@@ -133,8 +164,8 @@ class ArrayRecords(NumberedRecords):
             )
         values = np.frombuffer(b"".join(records), dtype)
         lengths = sizes // (lines * dtype.itemsize)
-        # All lines of a record follow each other: every line is a list, and a column
-        # has each of its records' lists.
+        # 2. All lines of a record follow each other: every line is a list, and a column
+        #    has each of its records' lists. For 2 lines, column 1 has the lists 1, 3, 5.
         starts = offsets_of(np.repeat(lengths, lines))
         columns: dict[str, tuple[Numbers, Int64]] = {}
         for name in names:
@@ -149,6 +180,7 @@ class ArrayRecords(NumberedRecords):
 
     def _ids(self, record: bytes, number: int) -> Numbers:
         """Return the ids of a record that is an array."""
+        # A saved array would be read as ids from its header on.
         if record.startswith(_NUMPY_MAGIC):
             raise unsuitable(
                 self._data.file,

@@ -16,6 +16,7 @@ import pyarrow as pa
 from tokenlake.base.arrays import Int64
 from tokenlake.errors import DamagedFileError
 from tokenlake.etl.layouts import litdata as layout
+from tokenlake.etl.sources.byte_stream import FREE_BYTES
 from tokenlake.etl.sources.id_records import RecordFile, joined_bytes
 from tokenlake.etl.sources.input_bytes import InputBytes
 from tokenlake.etl.sources.input_errors import damaged, unsuitable
@@ -44,7 +45,8 @@ class LitdataRecords(NumberedRecords):
     Raises:
         DamagedFileError: The index cannot be read or does not agree with the chunk, or
             the chunk is cut.
-        UnsuitableFileError: The chunks are compressed.
+        UnsuitableFileError: The chunks are compressed in another form than zstd of
+            whole chunks.
     """
 
     def __init__(self, data: InputBytes, index: InputBytes) -> None:
@@ -52,15 +54,18 @@ class LitdataRecords(NumberedRecords):
         content = layout.LitdataIndex.of(
             index.pread(index.file.size, 0), index.file.url
         )
+        # 1. The items, of a plain chunk where they are needed, of a compressed one from
+        #    memory.
+        chunk_content: bytes | None = None
         if content.compression is not None:
-            raise unsuitable(
-                index.file,
-                f"its chunks are compressed ({content.compression}), expected plain ones",
-                "write them again without compression",
-            )
-        self._records = RecordFile(data)
+            chunk_content = self._decompressed(content, index)
+        self._records = RecordFile(data, chunk_content)
+        self._content_size = data.file.size
+        if chunk_content is not None:
+            self._content_size = len(chunk_content)
         self.count = self._records.count
         self._check_entry(content)
+        # 2. Their values. Floating-point ones are no ids, and are not offered as fields.
         self._types = content.items.types
         self._is_stream = content.items.is_stream
         names: list[str] = []
@@ -70,8 +75,12 @@ class LitdataRecords(NumberedRecords):
         self.names = tuple(names)
 
     def edges(self, first: int, last: int) -> Int64:
-        """Return where items begin and the last one ends, in bytes."""
-        return self._records.edges(first, last)
+        """Return where items begin and the last one ends, in bytes.
+
+        In a compressed chunk all bytes count as equally compressed.
+        """
+        edges = self._records.edges(first, last)
+        return edges * self._data.file.size // max(self._content_size, 1)
 
     def read(self, first: int, last: int, names: Sequence[str]) -> pa.RecordBatch:
         """Return some values of items."""
@@ -82,27 +91,55 @@ class LitdataRecords(NumberedRecords):
             places = [(edges[:-1] - edges[0], edges[1:] - edges[0])]
         else:
             block, places = self._records.values(first, last, [None] * len(self._types))
+        # Fields come in the order in which they were asked for.
         columns: dict[str, tuple[Numbers, Int64]] = {}
         for name, (begins, ends) in zip(self._types, places, strict=True):
             if name in names:
                 columns[name] = self._arrays(name, block, begins, ends, first)
         return id_batch({name: columns[name] for name in names})
 
+    def _decompressed(self, content: layout.LitdataIndex, index: InputBytes) -> bytes:
+        """Return the content of a chunk that is compressed as a whole with zstd."""
+        codec = str(content.compression).partition(":")[0]
+        if codec != "zstd" or content.compression_level is not None:
+            form = f"{content.compression}, in units of a {content.compression_level}"
+            if content.compression_level is None:
+                form = str(content.compression)
+            raise unsuitable(
+                index.file,
+                f"its chunks are compressed ({form}), expected plain ones, or zstd of whole chunks",
+                "write them again without compression",
+            )
+        file = self._data.file
+        content_size = self._entry(content).chunk_bytes
+        max_expansion = self._data.max_expansion
+        if content_size > FREE_BYTES and content_size > max_expansion * file.size:
+            raise damaged(
+                file,
+                f"its {file.size} bytes hold {content_size} by its index, more than source.max_expansion = "
+                f"{max_expansion} times as many (raise it if the content is really so repetitive)",
+            )
+        data = self._data.pread(file.size, 0)
+        return layout.decompressed(data, content_size, file.url)
+
+    def _entry(self, content: layout.LitdataIndex) -> layout.Chunk:
+        """Return the entry of the chunk in the index."""
+        name = self._data.file.path.rpartition("/")[2]
+        for chunk in content.chunks:
+            if chunk.filename == name:
+                return chunk
+        raise damaged(self._data.file, "index.json does not name it")
+
     def _check_entry(self, content: layout.LitdataIndex) -> None:
         """Require the entry of the chunk in the index to agree with it."""
-        file = self._data.file
-        name = file.path.rpartition("/")[2]
-        for chunk in content.chunks:
-            if chunk.filename != name:
-                continue
-            if chunk.chunk_size != self.count or chunk.chunk_bytes > file.size:
-                raise DamagedFileError(
-                    f"{file.url}: it has {self.count} items and {file.size} bytes, its index states {chunk.chunk_size} "
-                    f"items and {chunk.chunk_bytes} bytes. One of them is damaged: replace both",
-                    file=file.path,
-                )
-            return
-        raise damaged(file, "index.json does not name it")
+        chunk = self._entry(content)
+        if chunk.chunk_size != self.count or chunk.chunk_bytes > self._content_size:
+            file = self._data.file
+            raise DamagedFileError(
+                f"{file.url}: it has {self.count} items and {self._content_size} bytes, its index states "
+                f"{chunk.chunk_size} items and {chunk.chunk_bytes} bytes. One of them is damaged: replace both",
+                file=file.path,
+            )
 
     def _arrays(
         self, name: str, block: bytes, begins: Int64, ends: Int64, first: int
@@ -117,6 +154,7 @@ class LitdataRecords(NumberedRecords):
             ends: End of the value in each item, int64[n].
             first: Number of the first item.
         """
+        # The length of an array is not stored: it follows from its size.
         dtype = np.dtype(self._types[name]).newbyteorder("<")
         sizes = ends - begins
         is_uneven = sizes % dtype.itemsize != 0

@@ -82,6 +82,7 @@ class MdsRecords(NumberedRecords):
 
     def _read_columns(self, head: bytes) -> None:
         """Read the names, encodings and sizes of the columns."""
+        # Sizes are those of columns whose arrays have one shape; else null.
         try:
             config: Mapping[str, Any] = json.loads(head)
             names = [str(name) for name in config["column_names"]]
@@ -113,6 +114,8 @@ class MdsRecords(NumberedRecords):
             ends: End of the column in each sample, int64[n].
             first: Number of the first sample.
         """
+        # 1. The type of the numbers, which the encoding, the arrays or the configuration
+        #    states, and the place of the first number behind type and shape.
         encoding, _, arguments = self._encodings[name].partition(":")
         type_name, _, shape = arguments.partition(":")
         if encoding == "bytes":
@@ -129,6 +132,7 @@ class MdsRecords(NumberedRecords):
                 raise self._not_ids(name, f"arrays of the shape {shape}")
             if not shape:
                 begins = self._behind_shapes(name, heads, begins)
+        # 2. The numbers fill the rest of the value.
         sizes = ends - begins
         is_uneven = (sizes < 0) | (sizes % dtype.itemsize != 0)
         if is_uneven.any():
@@ -144,6 +148,7 @@ class MdsRecords(NumberedRecords):
 
     def _dynamic_type(self, name: str, codes: Numbers) -> str:
         """Return the type that the arrays of a column state, which must be one."""
+        # One column of a version has one type.
         type_names = sorted(
             {
                 layout.DYNAMIC_TYPES.get(code, f"code {code}")
@@ -166,6 +171,8 @@ class MdsRecords(NumberedRecords):
         """Return where the numbers of arrays begin that state their shape, of one
         dimension.
         """
+        # The first byte is dimensions * 4 + code; a size has 1, 2, 4 or 8 bytes by its
+        # code.
         dimensions, code = np.divmod(heads[begins].astype(np.int64), 4)
         if (dimensions != 1).any():
             raise self._not_ids(name, f"arrays of {int(dimensions.max())} dimensions")
@@ -181,6 +188,7 @@ class MdsRecords(NumberedRecords):
 
 def _decompressed(data: InputBytes) -> bytes:
     """Return the content of a shard that is compressed as a whole."""
+    # The offsets of samples are those of the content, so that all of it is needed.
     stream = ByteStream(data)
     blocks: list[bytes] = []
     while block := stream.read(_READ_BYTES):

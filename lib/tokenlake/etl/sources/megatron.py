@@ -101,6 +101,7 @@ class MegatronRecords(NumberedRecords):
         Raises:
             DamagedFileError: The borders of the documents do not ascend.
         """
+        # Borders are numbers of sequences; the places of these are in bytes.
         borders = self._borders(first, last)
         begin = int(borders[0])
         places = self._places(begin, int(borders[-1]))
@@ -114,6 +115,7 @@ class MegatronRecords(NumberedRecords):
 
     def read(self, first: int, last: int, names: Sequence[str]) -> pa.RecordBatch:
         """Return the ids of documents."""
+        # The sequences of a document follow each other, so that one read has them all.
         edges = self.edges(first, last)
         size = int(edges[-1] - edges[0])
         ids: Numbers = np.frombuffer(self._data.pread(size, int(edges[0])), self._dtype)
@@ -124,6 +126,7 @@ class MegatronRecords(NumberedRecords):
         """Return the first sequence of each of the documents ``first:last``, and of
         the one after them.
         """
+        # int64[D], of which the last one is the number of all sequences.
         data = self._index.pread(8 * (last - first + 1), self._borders_at + 8 * first)
         borders = np.frombuffer(data, "<i8").astype(np.int64)
         is_inside = (borders >= 0) & (borders <= self._sequences)
@@ -138,6 +141,8 @@ class MegatronRecords(NumberedRecords):
         """Return where sequences ``first:last`` begin and the last one ends, in
         bytes, int64[last - first + 1].
         """
+        # 1. Lengths and offsets of these sequences, and the end of the last one: that is
+        #    the offset of the next one if there are none, or the end of the ids.
         lengths = np.frombuffer(
             self._index.pread(4 * (last - first), self._lengths_at + 4 * first), "<i4"
         )
@@ -154,6 +159,7 @@ class MegatronRecords(NumberedRecords):
             )
         else:
             places[-1] = self._data.file.size
+        # 2. Both state the same thing twice, so that damage of one shows.
         is_gap = np.diff(places) != lengths.astype(np.int64) * self._dtype.itemsize
         if is_gap.any():
             sequence = first + int(is_gap.argmax())
@@ -167,6 +173,8 @@ class MegatronRecords(NumberedRecords):
         """Check that documents end with the last sequence, and this one with the
         ``.bin`` file.
         """
+        # 1. Borders that lie outside of the sequences raise an error of their own, which
+        #    would name the wrong documents here.
         ends: tuple[int, int] = (0, 0)
         try:
             first_border = int(self._borders(0, 0)[0])
@@ -179,6 +187,7 @@ class MegatronRecords(NumberedRecords):
                 self._index.file,
                 f"its document borders do not go from 0 to {self._sequences}, its number of sequences",
             )
+        # 2. The end of the ids: a file that was cut ends before it.
         last = self._sequences
         end = 0
         if last:

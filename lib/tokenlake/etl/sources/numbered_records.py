@@ -111,6 +111,7 @@ def split_records(
     Raises:
         DamagedFileError: The file is cut, or does not agree with its index.
     """
+    # Edges are read in portions: a file may have billions of records.
     with _opened_records(file, storage_options) as records:
         ranges: list[FileRange] = []
         start = 0  # first record of the range, and its first byte
@@ -170,6 +171,7 @@ def read_numbered(
     if stop > records.count:
         raise damaged(file, f"it has {records.count} records, expected {stop}")
 
+    # Weights of blocks are shares of the weight of the range, which add up to it.
     first = part.start
     begin = int(records.edges(first, first)[0])
     size = int(records.edges(stop, stop)[0]) - begin
@@ -235,6 +237,7 @@ def id_batch(columns: Mapping[str, tuple[Numbers, Int64]]) -> pa.RecordBatch:
         columns: Name -> values of all lists, and where each list begins and the last
             one ends, int64[n + 1].
     """
+    # Large lists take the offsets as they are, int64.
     names: list[str] = []
     arrays: list[Any] = []
     for name, (values, offsets) in columns.items():

@@ -62,6 +62,7 @@ def read_numpy(
     """
     if part.file.companion:
         return
+    # Borders beside the ids come before the rules of the configuration.
     stream = open_stream(data, want)
     reader = _DocumentReader(part, stream, want)
     borders = want.companions.get(layout.BORDERS_SUFFIX)
@@ -152,6 +153,7 @@ def open_stream(data: InputBytes, want: Want) -> IdStream:
 def _of_numpy(data: InputBytes, head: bytes) -> IdStream:
     """Return the ids of a file with a header of NumPy."""
     file = data.file
+    # Version 1.0 states the size of the header in 16 bits, later ones in 32.
     stream = io.BytesIO(head)
     try:
         version = np.lib.format.read_magic(stream)
@@ -230,22 +232,21 @@ class _DocumentReader:
             DamagedFileError: A document does not begin where the one before it ends, or
                 the last one not at the end.
         """
+        # 1. The borders must account for every id, once. A gap would be ids of no
+        #    document, which an audit could not explain.
         starts = borders[:, 0]
-        is_whole = (
-            (starts[1:] == borders[:-1, 1]).all()
-            if len(borders)
-            else self._stream.count == 0
-        )
+        covers_all_ids = self._stream.count == 0
         if len(borders):
-            is_whole = (
-                is_whole and starts[0] == 0 and borders[-1, 1] == self._stream.count
-            )
-        if not is_whole:
+            has_no_gap = bool((starts[1:] == borders[:-1, 1]).all())
+            ends_with_file = borders[-1, 1] == self._stream.count
+            covers_all_ids = has_no_gap and starts[0] == 0 and ends_with_file
+        if not covers_all_ids:
             raise damaged(
                 self._part.file,
                 f"its {self._stream.count} ids are not those of the borders beside it, which must go from 0 to its end "
                 "without a gap",
             )
+        # 2. The documents that begin in the range.
         edges = np.concatenate([starts, np.array([self._stream.count], np.int64)])
         first = int(np.searchsorted(starts, self._first))
         last = int(np.searchsorted(starts, self._last))
@@ -253,6 +254,8 @@ class _DocumentReader:
 
     def by_length(self, length: int) -> Iterator[Parsed]:
         """Yield documents of one length; the last one of the file may be shorter."""
+        # Documents begin at multiples of the length: both ends are rounded up, so that
+        # each belongs to one range.
         first = -(-self._first // length) * length
         stop = -(-self._last // length) * length
         edges = np.arange(first, max(first, stop) + 1, length, dtype=np.int64)
@@ -271,26 +274,24 @@ class _DocumentReader:
         # `position` were searched for EOS.
         position = start
         while start < self._last:
+            # 1. Documents end behind each EOS, and the last one with the file.
             stop = min(position + block_ids, self._stream.count)
-            ends = (
-                position
-                + 1
-                + np.flatnonzero(self._stream.ids(position, stop) == eos_id)
-            )
+            is_eos = self._stream.ids(position, stop) == eos_id
+            ends = position + 1 + np.flatnonzero(is_eos)
             position = stop
-            if position == self._stream.count and (
-                not len(ends) or int(ends[-1]) < position
-            ):
-                ends = np.append(ends, position)
-            # Documents that begin behind the range belong to the next one.
+            if position == self._stream.count:
+                has_open_end = not len(ends) or int(ends[-1]) < position
+                if has_open_end:
+                    ends = np.append(ends, position)
+            # 2. Documents that begin behind the range belong to the next one.
             edges = np.concatenate([np.array([start], np.int64), ends])
             edges = edges[: int(np.searchsorted(edges, self._last)) + 1]
+            # 3. Without any EOS the search goes on, up to the largest record.
+            searched_bytes = (position - start) * self._stream.dtype.itemsize
             if len(edges) > 1:
                 yield from self._documents(edges)
                 start = int(edges[-1])
-            elif (
-                position - start
-            ) * self._stream.dtype.itemsize > self._want.max_record_bytes:
+            elif searched_bytes > self._want.max_record_bytes:
                 raise self._without_eos(eos_id, start, position)
 
     def _first_start(self, eos_id: int, block_ids: int) -> int:
@@ -328,9 +329,9 @@ class _DocumentReader:
         limit = self._want.max_record_bytes
         first = 0
         while first < len(edges) - 1:
-            last = (
-                int(np.searchsorted(edges, edges[first] + most_ids, side="right")) - 1
-            )
+            # As many documents as fit into a block, at least one.
+            block_end = edges[first] + most_ids
+            last = int(np.searchsorted(edges, block_end, side="right")) - 1
             last = max(last, first + 1)
             size = int(edges[first + 1] - edges[first]) * self._stream.dtype.itemsize
             if last == first + 1 and size > limit:
@@ -341,6 +342,7 @@ class _DocumentReader:
 
     def _block(self, edges: Int64) -> Parsed:
         """Return documents that follow each other as records."""
+        # The loss mask has a byte for each id, at the index of the id.
         begin = int(edges[0])
         end = int(edges[-1])
         offsets = edges - begin
@@ -380,6 +382,7 @@ class _DocumentReader:
 
     def _bytes_until(self, index: int) -> int:
         """Return the bytes of the range up to an id, less those returned before."""
+        # The last document may end behind the range, whose bytes are all that count.
         end = self._stream.begin + index * self._stream.dtype.itemsize
         end = min(max(end, self._counted), self._part.stop)
         count = end - self._counted

@@ -102,6 +102,8 @@ class ArrayRecordFile:
         self.bytes = 0
 
     def write(self, rows: TokenRows) -> None:
+        # A record is the lines of a matrix, one for each column. The package takes
+        # records one by one.
         columns = self._facts.column_arrays(rows).values()
         parts = [
             ragged_parts(numbers.astype(ID_TYPE, copy=False), rows.row_offsets)
@@ -116,6 +118,7 @@ class ArrayRecordFile:
         return ()  # the package cannot continue a file
 
     def close(self) -> list[Part]:
+        # The package writes the file itself, so that it is read again for its hash.
         self._writer.close()
         self._path.chmod(file_mode(self._path.parent))
         return [

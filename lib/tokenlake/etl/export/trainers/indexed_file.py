@@ -7,14 +7,16 @@ past 64 MiB in a temporary file.
 
 from __future__ import annotations
 
+import io
 import shutil
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import IO, Final, final
+from typing import IO, Any, Final, final
 
 import numpy as np
 import pyarrow as pa
+from msgspec.structs import replace
 
 from tokenlake.base.arrays import Int64
 from tokenlake.etl.export.shard_record import Part
@@ -23,7 +25,10 @@ from tokenlake.etl.export.trainers.token_layout import PartFile
 from tokenlake.etl.layouts.joined_rows import record_bytes, record_sizes
 
 _IN_MEMORY_BYTES: Final = 1 << 26
+"""Bytes of records that wait in memory: a whole file of the usual size."""
+
 _COPIED_BYTES: Final = 1 << 20
+"""Bytes that are copied at a time from the temporary file."""
 
 
 @final
@@ -34,6 +39,8 @@ class IndexedFile:
         path: Path of the file.
         encode: Function that returns the records of rows.
         head: Function of the sizes of all records that returns the bytes before them.
+        compress: Function that compresses the content of the file, which then is in
+            memory as a whole; None: it is not compressed.
     """
 
     def __init__(
@@ -41,10 +48,12 @@ class IndexedFile:
         path: Path,
         encode: Callable[[TokenRows], pa.LargeBinaryArray],
         head: Callable[[Int64], bytes],
+        compress: Callable[[bytes], bytes] | None = None,
     ) -> None:
         self._path = path
         self._encode = encode
         self._head = head
+        self._compress = compress
         self._sizes: list[Int64] = []
         self._pieces: list[memoryview] = []
         self._piece_bytes = 0
@@ -52,6 +61,7 @@ class IndexedFile:
         self.bytes = len(head(np.zeros(0, np.int64)))
 
     def write(self, rows: TokenRows) -> None:
+        # The size of the file has the records and an offset of 4 bytes for each.
         records = self._encode(rows)
         self._sizes.append(record_sizes(records))
         data = record_bytes(records)
@@ -65,15 +75,25 @@ class IndexedFile:
         return ()  # the places of its records are written first, at the end
 
     def close(self) -> list[Part]:
+        # All sizes are known: now the places of the records can be written before them.
         with PartFile(self._path, "") as part:
-            part.file.write(self._head(np.concatenate(self._sizes)))
-            if self._spool is not None:
-                self._spool.seek(0)
-                shutil.copyfileobj(self._spool, part.file, _COPIED_BYTES)
-                self._spool.close()
-            for piece in self._pieces:
-                part.file.write(piece)
-            return [part.close()]
+            if self._compress is None:
+                self._write_content(part.file)
+                return [part.close()]
+            content = io.BytesIO()
+            self._write_content(content)
+            part.file.write(self._compress(content.getvalue()))
+            return [replace(part.close(), content_bytes=content.tell())]
+
+    def _write_content(self, file: Any) -> None:
+        """Write the places of the records and the records to a file object."""
+        file.write(self._head(np.concatenate(self._sizes)))
+        if self._spool is not None:
+            self._spool.seek(0)
+            shutil.copyfileobj(self._spool, file, _COPIED_BYTES)
+            self._spool.close()
+        for piece in self._pieces:
+            file.write(piece)
 
     def discard(self) -> None:
         if self._spool is not None:
@@ -81,6 +101,8 @@ class IndexedFile:
 
     def _move_to_spool(self) -> None:
         """Move the records that wait in memory to the temporary file."""
+        # Beside the file, so that it takes space where that is planned for; without a
+        # name, so that nothing of it stays.
         if self._spool is None:
             self._spool = tempfile.TemporaryFile(dir=self._path.parent)  # noqa: SIM115
         self._spool.writelines(self._pieces)

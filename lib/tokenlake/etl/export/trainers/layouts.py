@@ -8,6 +8,7 @@ import numpy as np
 
 from tokenlake.base.checks import expected, require_one_of
 from tokenlake.errors import ConfigError
+from tokenlake.etl.export.flat_manifest import FileFormat
 from tokenlake.etl.export.options import ExportOptions
 from tokenlake.etl.export.token_rows import COLUMNS
 from tokenlake.etl.export.trainers.array_record_files import (
@@ -46,6 +47,7 @@ def require_fit(manifest: Manifest, format: str, options: ExportOptions) -> Toke
         format: Name of the format.
         options: Options of the export.
     """
+    # 1. The kind of the rows, and the type of the ids.
     name = f"{manifest.dataset}@v{manifest.version}"
     if manifest.kind not in ("tokens", "packed"):
         raise ConfigError(
@@ -57,6 +59,7 @@ def require_fit(manifest: Manifest, format: str, options: ExportOptions) -> Toke
             f"dtype: {options.dtype!r}, but ids of format {format!r} are always int32; leave it out, or choose one of "
             f"{', '.join(ID_TYPES)}"
         )
+    # 2. The columns. A loss mask is never dropped in silence: training would change.
     columns = set(stored_schema(manifest).names).intersection(COLUMNS)
     if options.drop_loss_mask:
         columns.discard("loss_mask")
@@ -65,6 +68,7 @@ def require_fit(manifest: Manifest, format: str, options: ExportOptions) -> Toke
             f"format: {name} has a loss mask, which {format!r} cannot hold, so that a trainer would learn all ids. "
             "Choose npy, mds, litdata or array_record, or leave the mask out (drop_loss_mask=True, --drop-loss-mask)"
         )
+    # 3. EOS.
     eos_id = _common(manifest, options.source, "eos_id")
     appended_eos: int | None = None
     if options.append_eos:
@@ -100,6 +104,7 @@ def lacks_eos(manifest: Manifest, format: str) -> bool:
     """Return True if a format lays documents end to end that do not end with EOS."""
     if format not in END_TO_END or manifest.kind != "tokens":
         return False
+    # The suffix is the ids that a tokenizer puts behind each document.
     for facts in manifest.tokenizer.values():
         suffix = list(facts.get("suffix") or ())
         if facts.get("eos_id") not in suffix[-1:]:
@@ -108,12 +113,16 @@ def lacks_eos(manifest: Manifest, format: str) -> bool:
 
 
 def layout_of(
-    format: str, facts: TokenFacts, *, dtype: str | None, max_bytes: int | None
+    form: FileFormat,
+    facts: TokenFacts,
+    *,
+    dtype: str | None,
+    max_bytes: int | None,
 ) -> TokenLayout:
     """Return a format for one export.
 
     Args:
-        format: Name of the format.
+        form: Format of the files.
         facts: Facts about the rows.
         dtype: Name of the type of the ids; None: the smallest one.
         max_bytes: Largest size of a file; None: no limit.
@@ -122,10 +131,14 @@ def layout_of(
         ConfigError: The format has no such type, or it is too small for the vocabulary.
         MissingExtraError: A package is missing.
     """
+    format = form.format
     if format == "mds":
         return MdsLayout(facts, max_bytes)
     if format == "litdata":
-        return LitdataLayout(facts, max_bytes)
+        compression = None
+        if form.compression != "none":
+            compression = form.compression
+        return LitdataLayout(facts, max_bytes, compression)
     if format == "array_record":
         return ArrayRecordLayout(facts)
     if format == "megatron":

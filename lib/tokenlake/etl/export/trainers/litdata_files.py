@@ -8,6 +8,7 @@ packed versions keep their padding, which has the segment id 0.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import final
 
@@ -15,8 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from tokenlake.base.arrays import Int64
-from tokenlake.etl.export.flat_manifest import FlatFile
-from tokenlake.etl.export.shard_record import Part
+from tokenlake.etl.export.shard_record import Part, Shard
 from tokenlake.etl.export.token_rows import TokenRows
 from tokenlake.etl.export.trainers.indexed_file import IndexedFile
 from tokenlake.etl.export.trainers.token_layout import TokenFacts, TokenLayout
@@ -29,14 +29,23 @@ class LitdataLayout(TokenLayout):
 
     Args:
         facts: Facts about the rows.
-        max_bytes: Largest size of a chunk, for the index; None: not limited.
+        max_bytes: Largest size of a chunk before compression, for the index; None: not
+            limited.
+        compression: Name of the compression of the chunks; None: they are not
+            compressed.
     """
 
     most_bytes = litdata.MOST_CHUNK_BYTES
     has_folders = True
 
-    def __init__(self, facts: TokenFacts, max_bytes: int | None) -> None:
+    def __init__(
+        self,
+        facts: TokenFacts,
+        max_bytes: int | None,
+        compression: str | None = None,
+    ) -> None:
         self.facts = facts
+        self._compression = compression
         self._max_bytes = max_bytes
         self._types = {name: kind.name for name, kind in facts.column_types.items()}
         self._items = litdata.Items(
@@ -60,24 +69,29 @@ class LitdataLayout(TokenLayout):
         return np.diff(rows.row_offsets) * id_bytes + row_head_bytes
 
     def open(self, path: Path, parts: Sequence[Part] = ()) -> IndexedFile:
-        return IndexedFile(path, self._encode, litdata.chunk_head)
+        compress = None
+        if self._compression is not None:
+            compress = partial(litdata.compressed, compression=self._compression)
+        return IndexedFile(path, self._encode, litdata.chunk_head, compress)
 
     def shard_name(self, index: int) -> str:
-        return litdata.chunk_name(index)
+        return litdata.chunk_name(index, self._compression)
 
-    def split_index(self, shards: Sequence[FlatFile]) -> Mapping[str, bytes]:
+    def split_index(self, shards: Sequence[Shard]) -> Mapping[str, bytes]:
+        # Sizes of the index are those before compression. `dim` is the number of ids, by
+        # which `TokensLoader` cuts blocks.
         chunks: list[litdata.Chunk] = []
         for shard in shards:
+            part = shard.parts[0]
+            chunk_bytes = part.content_bytes or part.bytes
             token_count = None
             if self._items.is_stream:
-                id_bytes = shard.bytes - litdata.head_bytes(shard.rows)
+                id_bytes = chunk_bytes - litdata.head_bytes(shard.rows)
                 token_count = id_bytes // np.dtype(self._types["input_ids"]).itemsize
-            chunks.append(
-                litdata.Chunk(
-                    Path(shard.path).name, shard.bytes, shard.rows, token_count
-                )
-            )
-        return {litdata.INDEX: self._items.index_bytes(chunks, self._max_bytes)}
+            name = self.shard_name(shard.index)
+            chunks.append(litdata.Chunk(name, chunk_bytes, shard.rows, token_count))
+        index = self._items.index_bytes(chunks, self._max_bytes, self._compression)
+        return {litdata.INDEX: index}
 
     def _encode(self, rows: TokenRows) -> pa.LargeBinaryArray:
         return self._items.encode(self.facts.column_arrays(rows), rows.row_offsets)

@@ -16,8 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from tokenlake.base.arrays import Int64
-from tokenlake.etl.export.flat_manifest import FlatFile
-from tokenlake.etl.export.shard_record import Part
+from tokenlake.etl.export.shard_record import Part, Shard
 from tokenlake.etl.export.token_rows import TokenRows
 from tokenlake.etl.export.trainers.indexed_file import IndexedFile
 from tokenlake.etl.export.trainers.token_layout import TokenFacts, TokenLayout
@@ -42,6 +41,7 @@ class MdsLayout(TokenLayout):
 
     def __init__(self, facts: TokenFacts, max_bytes: int | None) -> None:
         self.facts = facts
+        # Packed rows have one length, which the encoding states once for all samples.
         self._names = {name: name for name in facts.column_types}
         self._names["input_ids"] = _IDS_NAME
         columns: list[mds.MdsColumn] = []
@@ -70,8 +70,11 @@ class MdsLayout(TokenLayout):
     def shard_name(self, index: int) -> str:
         return mds.shard_name(index)
 
-    def split_index(self, shards: Sequence[FlatFile]) -> Mapping[str, bytes]:
-        entries = [(Path(shard.path).name, shard.bytes, shard.rows) for shard in shards]
+    def split_index(self, shards: Sequence[Shard]) -> Mapping[str, bytes]:
+        entries: list[tuple[str, int, int]] = []
+        for shard in shards:
+            name = self.shard_name(shard.index)
+            entries.append((name, shard.parts[0].bytes, shard.rows))
         return {mds.INDEX: mds.index_bytes(self._config, entries)}
 
     def _encode(self, rows: TokenRows) -> pa.LargeBinaryArray:

@@ -81,6 +81,7 @@ class MegatronFile:
         return self._ids.bytes
 
     def write(self, rows: TokenRows) -> None:
+        # Padding is left out: Megatron-Core fills its own rows.
         sequences = rows.sequences()
         self._ids.write_numbers(sequences.input_ids.astype(self._dtype, copy=False))
         self._lengths.write(sequences.lengths)
@@ -94,6 +95,8 @@ class MegatronFile:
         ]
 
     def close(self) -> list[Part]:
+        # The index states the number of sequences first, then all their lengths, which
+        # are mapped into memory rather than read.
         ids = self._ids.close()
         with PartFile(self._path, megatron.INDEX_SUFFIX) as index:
             lengths = self._lengths.numbers()

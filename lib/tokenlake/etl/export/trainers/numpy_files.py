@@ -75,6 +75,7 @@ class NumpyLayout(TokenLayout):
         )
 
     def export_index(self, files: Sequence[FlatFile]) -> Mapping[str, bytes]:
+        # Loss masks end like files of ids, and have no ids.
         id_counts: dict[str, int] = {}
         for file in files:
             is_loss_mask = file.path.endswith(numpy_flat.LABEL_MASK_SUFFIX)
@@ -128,6 +129,7 @@ class NumpyFile:
         return self._ids.bytes
 
     def write(self, rows: TokenRows) -> None:
+        # Padding is left out, so that borders count the ids of documents alone.
         sequences = rows.sequences()
         self._ids.write_numbers(sequences.input_ids.astype(self._dtype, copy=False))
         self._lengths.write(sequences.lengths)

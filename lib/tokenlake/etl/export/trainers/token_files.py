@@ -136,17 +136,14 @@ class TokenFiles:
             return []
         # 1. Each part of a shard gets its name; the rows are those of its first part.
         files: list[FlatFile] = []
-        first_files: list[FlatFile] = []
         for shard in self._shards:
             first_part, *other_parts = shard.parts
             named_file = self._named(shard, first_part, naming)
-            first_file = replace(named_file, rows=shard.rows)
-            first_files.append(first_file)
-            files.append(first_file)
+            files.append(replace(named_file, rows=shard.rows))
             for part in other_parts:
                 files.append(self._named(shard, part, naming))
         # 2. Files about the shards.
-        for name, data in self._layout.split_index(first_files).items():
+        for name, data in self._layout.split_index(self._shards).items():
             file = put_file(self._folder / name, data)
             files.append(replace(file, path=self._path_of(name), split=self._series))
         return files

@@ -17,7 +17,7 @@ import pyarrow as pa
 from tokenlake.base.arrays import Int64
 from tokenlake.etl.export.file_mode import file_mode
 from tokenlake.etl.export.flat_manifest import FlatFile
-from tokenlake.etl.export.shard_record import Part
+from tokenlake.etl.export.shard_record import Part, Shard
 from tokenlake.etl.export.token_rows import TokenRows
 from tokenlake.runtime.store.writes import HashingFile
 
@@ -70,6 +70,7 @@ class TokenFacts:
         """Return the columns of rows, in the types of :attr:`column_types`, flat:
         one row after the other.
         """
+        # All columns of a row have one length, that of its ids.
         arrays: dict[str, npt.NDArray[Any]] = {}
         for name, kind in self.column_types.items():
             match name:
@@ -153,11 +154,11 @@ class TokenLayout(ABC):
             f"{type(self).__name__} names files by their split; shard {index} has no such name"
         )
 
-    def split_index(self, shards: Sequence[FlatFile]) -> Mapping[str, bytes]:
+    def split_index(self, shards: Sequence[Shard]) -> Mapping[str, bytes]:
         """Return name -> bytes of the files that describe the shards of one split.
 
         Args:
-            shards: The first part of each shard, in order.
+            shards: All shards, in order.
         """
         return {}
 
@@ -223,7 +224,7 @@ class PartFile:
         for part in parts:
             if part.suffix == suffix:
                 begin = part.bytes
-        self.file: Any = HashingFile(self._path, begin=begin)
+        self.file: Any = HashingFile(self._path, begin=begin, hashes_aside=True)
 
     @property
     def bytes(self) -> int:
