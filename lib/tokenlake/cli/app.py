@@ -20,7 +20,7 @@ from typing import Any, Final, cast, final
 from tokenlake._version import __version__
 from tokenlake.base import termination
 from tokenlake.base.markup import printable, printable_json
-from tokenlake.cli import COMMANDS, SYNONYMS, overview
+from tokenlake.cli import COMMANDS, OTHER_WAYS, SYNONYMS, overview
 from tokenlake.cli.streams import (
     encodable_json,
     output_problem,
@@ -148,14 +148,26 @@ def _called(tokens: Sequence[str]) -> int | Failure:
     if name in ("--version", "-V"):
         sys.stdout.write(f"tokenlake {__version__}\n")
         return 0
-    if not name.startswith(("-", "__")) and name not in COMMANDS:
+    if name.startswith("-") and name not in _HELP:
+        return Failure(
+            "UsageError",
+            f"tokenlake has no option {name!r} before a command",
+            2,
+            "tokenlake --help  lists the commands and options",
+        )
+    if "--version" in tokens:
+        return Failure(
+            "UsageError",
+            f"tokenlake {name} has no option --version; a version is written NAME@v3",
+            2,
+            f"tokenlake {name} --help  lists arguments and options",
+        )
+    if not name.startswith("__") and name not in COMMANDS:
         # Told here and not by cyclopts, whose message imports every command to find
         # near matches.
-        similar = difflib.get_close_matches(name, COMMANDS, n=1)
-        meant = SYNONYMS.get(name) or next(iter(similar), None)
-        guess = f"; did you mean {meant!r}?" if meant else ""
         hint = "tokenlake --help  lists the commands"
-        return Failure("UsageError", f"there is no command {name!r}{guess}", 2, hint)
+        message = f"there is no command {name!r}{_advice_on_command(name)}"
+        return Failure("UsageError", message, 2, hint)
     try:
         # Every command needs it, the list of commands does not, and it takes longer
         # than to print that.
@@ -193,6 +205,21 @@ def _called(tokens: Sequence[str]) -> int | Failure:
         )
     except Exception as error:
         return _refusal_of_the_system(error) or _bug(error)
+
+
+def _advice_on_command(name: str) -> str:
+    """Return the end of a message about a command that does not exist; "" if there is
+    no answer.
+    """
+    if name in OTHER_WAYS:
+        return f"; {OTHER_WAYS[name]}"
+    similar = difflib.get_close_matches(name, COMMANDS, n=1)
+    command = SYNONYMS.get(name)
+    if command is None and similar:
+        command = similar[0]
+    if command is None:
+        return ""
+    return f"; did you mean {command!r}?"
 
 
 def _told(result: int | Failure, tokens: Sequence[str]) -> int:

@@ -35,6 +35,7 @@ from tokenlake.runtime.store.diff import diff as compare
 from tokenlake.runtime.store.gc import GcReport
 from tokenlake.runtime.store.gc import gc as collect
 from tokenlake.runtime.store.layout import RUNS, Layout
+from tokenlake.runtime.store.references import Reference
 from tokenlake.runtime.store.remove import Kept, remove_version
 from tokenlake.runtime.store.runs import unfinished
 from tokenlake.runtime.store.schemes import default_store
@@ -75,7 +76,16 @@ def ls(
         swept: Also list the version numbers that gc or rm removed.
     """
     catalog = catalog_of(store)
-    names = catalog.datasets(swept=swept) if name is None else [name]
+    if name is None:
+        names = catalog.datasets(swept=swept)
+    else:
+        reference = Reference.parse(name)
+        if reference != Reference(reference.dataset):
+            raise ConfigError(
+                f"{name!r} names a version; ls lists the versions of a dataset: `tokenlake ls {reference.dataset}`; "
+                f"`tokenlake show {name}` shows one of them"
+            )
+        names = [name]
     records: list[dict[str, Any]] = []
     for dataset in names:
         records += _version_records(catalog, dataset, swept)
@@ -280,6 +290,10 @@ def tag(
         )
     elif tag is None:
         _list_tags(catalog_of(store), name, json)
+    elif "@" in tag and "@" not in name:
+        raise ConfigError(
+            f"the version comes before its tag: `tokenlake tag {tag} {name}`"
+        )
     else:
         change = set_tag(store or default_store(), tag, name=name)
         former_version = None if change.was is None else change.was.version

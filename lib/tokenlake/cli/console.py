@@ -21,6 +21,7 @@ from cyclopts import (
     Group,
     MissingArgumentError,
     Parameter,
+    UnknownOptionError,
     UnusedCliTokensError,
     validators,
 )
@@ -36,6 +37,7 @@ from tokenlake.base import numbers
 from tokenlake.base.markup import printable, printable_json
 from tokenlake.cli import ABOUT, CODES, COMMANDS
 from tokenlake.cli.streams import encodable_json
+from tokenlake.cli.suggestions import advice_on_option, advice_on_words
 from tokenlake.config.former_names import renaming_note
 from tokenlake.config.overrides import store_overrides
 from tokenlake.errors import IntegrityError
@@ -354,16 +356,32 @@ def call(tokens: Sequence[str]) -> int:
     return result if isinstance(result, int) else 0
 
 
+_VALUES: Final = {"--repo": "ORG/NAME", "--tokenizer": "NAME"}
+"""Value of each option that a command needs, for messages."""
+
+
 def usage(error: CycloptsError) -> tuple[str, str]:
     """Return the command whose arguments are wrong, and the reason."""
     command = " ".join(("tokenlake", *(error.command_chain or ())))
+    name_of_command = command.rpartition(" ")[2]
     if isinstance(error, UnusedCliTokensError):
-        return (
-            command,
-            f"{command} has no use for {', '.join(map(repr, error.unused_tokens or ()))}",
-        )
+        words = list(error.unused_tokens or ())
+        message = f"{command} has no use for {', '.join(map(repr, words))}"
+        advice = advice_on_words(name_of_command, words) if words else ""
+        return command, f"{message}; {advice}" if advice else message
+    if isinstance(error, UnknownOptionError):
+        option = error.token.keyword or error.token.value
+        known_options: list[str] = []
+        for argument in error.argument_collection:
+            known_options += [name for name in argument.names if name.startswith("-")]
+        message = f"{command} has no option {option}"
+        advice = advice_on_option(name_of_command, option, known_options)
+        return command, f"{message}; {advice}" if advice else message
     if isinstance(error, MissingArgumentError) and error.argument is not None:
         name = error.keyword or error.argument.name
+        if name.startswith("-") and error.keyword is None:
+            value = _VALUES.get(name, "VALUE")
+            return command, f"{command} needs the option {name} {value}"
         if name.startswith("-"):
             return command, f"{name} needs a value"
         return command, f"{command} needs {name}"

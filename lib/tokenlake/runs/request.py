@@ -276,7 +276,7 @@ def _read_base(
         return None, config
     path = Path(config)
     # A word without a folder and an extension may be a name.
-    is_path = path.is_file() or path.suffix or len(path.parts) > 1
+    is_path = path.exists() or path.suffix or len(path.parts) > 1
     if not is_path:
         path = DEPLOYMENTS / f"{config}.yaml"
         if not path.is_file():

@@ -21,6 +21,7 @@ from tokenlake.base.sizes import parse_size
 from tokenlake.errors import ConfigError, NotAvailableError, StoreError
 from tokenlake.runtime.store.base import ReadStore, Store
 from tokenlake.runtime.store.local import LocalStore
+from tokenlake.runtime.store.schemes import url_probably_meant
 from tokenlake.runtime.store.scratch import scratch_of
 from tokenlake.runtime.store.shard_cache import DEFAULT_BYTES, ShardCache
 from tokenlake.runtime.store.url import BUCKETS
@@ -56,6 +57,7 @@ def absolute_address(where: str, options: Mapping[str, Any]) -> StoreAddress:
     """Return an address that does not depend on the current folder: a path is made
     absolute.
     """
+    _require_whole_scheme(where)
     if where and "://" not in where:
         where = str(Path(where).expanduser().absolute())
     return StoreAddress(where, options)
@@ -198,11 +200,25 @@ def open_read_store(
     )
 
 
+def _require_whole_scheme(where: str) -> None:
+    """Raise ConfigError for a path that begins like the URL of a bucket: a folder of
+    that name would be created.
+    """
+    url = url_probably_meant(where)
+    if url:
+        raise ConfigError(
+            f"the store {where!r} is neither a path nor a URL; did you mean {url!r}?",
+            got=where,
+            expected=url,
+        )
+
+
 def _local_store(address: str, options: Mapping[str, Any]) -> LocalStore | None:
     if not address:
         raise StoreError(
             "the store's address is empty; expected a path such as ./artifacts"
         )
+    _require_whole_scheme(address)
     scheme, separator, _ = address.partition("://")
     if separator and scheme.lower() != "file":
         return None

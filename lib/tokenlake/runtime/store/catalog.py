@@ -483,7 +483,10 @@ class Catalog:
         known_tags = [name for name in names if name is not None]
         problem = f"dataset {dataset!r} in {self.store.url} has no tag {tag!r}"
         return not_among(
-            problem, tag, known_tags, f" `tokenlake tag {dataset}@vN {tag}` sets it."
+            problem,
+            tag,
+            known_tags,
+            f" `tokenlake tag {dataset}@vN {tag}` sets it; {dataset} alone is the newest version.",
         )
 
 
