@@ -324,11 +324,15 @@ def _decoded_runs(segment: Segment, decoder: Decoder) -> list[Part]:
     runs = list(segment.runs())
     texts: list[Part] = []
     for is_learned, ids in runs[:_SHOWN_RUNS]:
-        text = _shortened_text(decoder.text(ids))
+        whole_text = decoder.text(ids)
+        text = _shortened_text(whole_text)
         if segment.learned is None:
             texts.append(text)
-        else:
-            texts.append(tag("span", text, class_="on" if is_learned else "off"))
+            continue
+        # The last token of a run may end a line, after which the next run begins.
+        line_ends = whole_text[len(whole_text.rstrip("\n")) :]
+        color = "on" if is_learned else "off"
+        texts.append(tag("span", text + line_ends, class_=color))
     if len(runs) > _SHOWN_RUNS:
         texts.append(f" ... {numbers.count(len(runs) - _SHOWN_RUNS)} more runs ...")
     return texts
