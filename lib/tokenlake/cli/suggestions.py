@@ -56,7 +56,7 @@ _KEYS: Final = {
 
 
 def _advice_by_option() -> dict[tuple[str, str], str]:
-    """Return (command, option) -> what to type instead."""
+    """Return (command, option) -> the words to type instead."""
     advice: dict[tuple[str, str], str] = {}
     for command in ("run", "plan", "clean"):
         for option, key in _KEYS.items():
@@ -128,7 +128,7 @@ _VERSION: Final = re.compile(r"v?[1-9][0-9]{0,8}")
 
 
 def advice_on_option(command: str, option: str, known_options: Iterable[str]) -> str:
-    """Return what to type instead of an option that a command does not have; "" if
+    """Return the words to type instead of an option that a command lacks; "" if
     there is no answer.
 
     Args:
@@ -149,7 +149,7 @@ def advice_on_option(command: str, option: str, known_options: Iterable[str]) ->
 
 
 def advice_on_words(command: str, words: Sequence[str]) -> str:
-    """Return what to type instead of words that a command has no use for; "" if there
+    """Return the words to type instead of others that a command cannot use; "" if there
     is no answer.
 
     Args:

@@ -200,15 +200,15 @@ def open_read_store(
     )
 
 
-def _require_whole_scheme(where: str) -> None:
+def _require_whole_scheme(address: str) -> None:
     """Raise ConfigError for a path that begins like the URL of a bucket: a folder of
     that name would be created.
     """
-    url = url_probably_meant(where)
+    url = url_probably_meant(address)
     if url:
         raise ConfigError(
-            f"the store {where!r} is neither a path nor a URL; did you mean {url!r}?",
-            got=where,
+            f"the store {address!r} is neither a path nor a URL; did you mean {url!r}?",
+            got=address,
             expected=url,
         )
 
