@@ -148,26 +148,9 @@ def _called(tokens: Sequence[str]) -> int | Failure:
     if name in ("--version", "-V"):
         sys.stdout.write(f"tokenlake {__version__}\n")
         return 0
-    if name.startswith("-") and name not in _HELP:
-        return Failure(
-            "UsageError",
-            f"tokenlake has no option {name!r} before a command",
-            2,
-            "tokenlake --help  lists the commands and options",
-        )
-    if "--version" in tokens:
-        return Failure(
-            "UsageError",
-            f"tokenlake {name} has no option --version; a version is written NAME@v3",
-            2,
-            f"tokenlake {name} --help  lists arguments and options",
-        )
-    if not name.startswith("__") and name not in COMMANDS:
-        # Told here and not by cyclopts, whose message imports every command to find
-        # near matches.
-        hint = "tokenlake --help  lists the commands"
-        message = f"there is no command {name!r}{_advice_on_command(name)}"
-        return Failure("UsageError", message, 2, hint)
+    failure = _misused_name(name, tokens)
+    if failure is not None:
+        return failure
     try:
         # Every command needs it, the list of commands does not, and it takes longer
         # than to print that.
@@ -205,6 +188,33 @@ def _called(tokens: Sequence[str]) -> int | Failure:
         )
     except Exception as error:
         return _refusal_of_the_system(error) or _bug(error)
+
+
+def _misused_name(name: str, tokens: Sequence[str]) -> Failure | None:
+    """Return the failure of arguments that name no command; None if they name one.
+
+    cyclopts would say it, too, but imports every command to find near matches.
+
+    Args:
+        name: First argument.
+        tokens: All arguments.
+    """
+    if name.startswith("__"):
+        return None
+    hint = "tokenlake --help  lists the commands"
+    if name.startswith("-") and name not in _HELP:
+        message = f"tokenlake has no option {name!r} before a command"
+        return Failure("UsageError", message, 2, hint)
+    if name not in COMMANDS:
+        message = f"there is no command {name!r}{_advice_on_command(name)}"
+        return Failure("UsageError", message, 2, hint)
+    if "--version" in tokens:
+        message = (
+            f"tokenlake {name} has no option --version; a version is written NAME@v3"
+        )
+        hint = f"tokenlake {name} --help  lists arguments and options"
+        return Failure("UsageError", message, 2, hint)
+    return None
 
 
 def _advice_on_command(name: str) -> str:

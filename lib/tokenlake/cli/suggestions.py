@@ -55,8 +55,10 @@ _KEYS: Final = {
 """Option -> key of a configuration with its value."""
 
 
-def _advice_by_option() -> dict[tuple[str, str], str]:
-    """Return (command, option) -> the words to type instead."""
+def _advice_on_builds() -> dict[tuple[str, str], str]:
+    """Return (command, option) -> the words to type instead, for commands that build
+    or plan.
+    """
     advice: dict[tuple[str, str], str] = {}
     for command in ("run", "plan", "clean"):
         for option, key in _KEYS.items():
@@ -84,12 +86,21 @@ def _advice_by_option() -> dict[tuple[str, str], str]:
         advice["run", option] = (
             "a run replaces nothing: a change of inputs or configuration gives a new version"
         )
-        advice["rm", option] = (
-            "rm asks no questions, and removes no version that a tag or another version needs"
-        )
     advice["run", "--resume"] = (
         "leave it out: the same command resumes an interrupted build"
     )
+    return advice
+
+
+def _advice_on_versions() -> dict[tuple[str, str], str]:
+    """Return (command, option) -> the words to type instead, for commands about
+    versions, and for all commands.
+    """
+    advice: dict[tuple[str, str], str] = {}
+    for option in ("--force", "-f"):
+        advice["rm", option] = (
+            "rm asks no questions, and removes no version that a tag or another version needs"
+        )
     for option in ("--output", "--out", "-o", "--output-dir", "--to", "--target"):
         advice["export", option] = (
             "name the folder after the dataset: tokenlake export NAME FOLDER"
@@ -121,7 +132,8 @@ def _advice_by_option() -> dict[tuple[str, str], str]:
     return advice
 
 
-_ADVICE: Final = _advice_by_option()
+_ADVICE: Final = {**_advice_on_builds(), **_advice_on_versions()}
+"""(command, option) -> the words to type instead."""
 
 _KEY_AND_VALUE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*=.*", re.DOTALL)
 _VERSION: Final = re.compile(r"v?[1-9][0-9]{0,8}")

@@ -319,19 +319,53 @@ def _of_stratum(
     quantities[:, _STORED] = quantities[:, _TOKENS] * built.bytes_per_token
     quantities[:, _LOSS] = quantities[:, _TOKENS] * built.loss_share
     if is_whole:
-        # All is counted but the tokens of the texts that are not in the sample.
-        totals = quantities.sum(axis=0)
-        all_bytes = sum(
-            batch.documents.text_bytes for place in places for batch in place.batches
-        )
-        uncounted = max(0.0, 1.0 - built.text_bytes / max(1, all_bytes))
-        error = standard_errors(densities[:, None])[0] if uncounted else 0.0
-        margins = np.zeros(_QUANTITIES)
-        margins[[_TOKENS, _STORED]] = (
-            RANGE_WIDTH * error * math.sqrt(uncounted) * totals[[_TOKENS, _STORED]]
-        )
-        return totals, margins, packed_lengths
+        totals, margins = _sums_of_whole(quantities, places, densities, built)
+    else:
+        totals, margins = _totals_of_sample(quantities, places, stratum)
+    return totals, margins, packed_lengths
 
+
+def _sums_of_whole(
+    quantities: Floats,
+    places: Sequence[PlaceSample],
+    densities: Floats,
+    built: _BuiltSample,
+) -> tuple[Floats, Floats]:
+    """Return the sums of places that are the whole stratum, and their margins:
+    float64[7] each. All is counted but the tokens of the texts that are not built.
+
+    Args:
+        quantities: Quantities of each place, float64[places, 7].
+        places: Places.
+        densities: Tokens per byte at each place, relative to the mean.
+        built: Figures of the part that was built.
+    """
+    totals = quantities.sum(axis=0)
+    all_bytes = 0
+    for place in places:
+        all_bytes += sum(batch.documents.text_bytes for batch in place.batches)
+    uncounted = max(0.0, 1.0 - built.text_bytes / max(1, all_bytes))
+    error = 0.0
+    if uncounted:
+        error = float(standard_errors(densities[:, None])[0])
+    margins = np.zeros(_QUANTITIES)
+    margins[[_TOKENS, _STORED]] = (
+        RANGE_WIDTH * error * math.sqrt(uncounted) * totals[[_TOKENS, _STORED]]
+    )
+    return totals, margins
+
+
+def _totals_of_sample(
+    quantities: Floats, places: Sequence[PlaceSample], stratum: Stratum
+) -> tuple[Floats, Floats]:
+    """Return the expected totals of a stratum from some of its places, and their
+    margins: float64[7] each.
+
+    Args:
+        quantities: Quantities of each place, float64[places, 7].
+        places: Places.
+        stratum: Stratum that holds them.
+    """
     rates = quantities / np.array([[place.bytes_read] for place in places], np.float64)
     windows = np.array([[place.window_bytes] for place in places], np.float64)
     counts = [_DOCUMENTS, _ROWS, _LONG]
@@ -346,7 +380,7 @@ def _of_stratum(
         known = stratum.records * documents / max(rows_read, 1)
         totals[counts] *= known / totals[_DOCUMENTS]
         margins[counts] = 0.0
-    return totals, margins, packed_lengths
+    return totals, margins
 
 
 def _samples_of(place: PlaceSample, share: int) -> list[Prepared]:
