@@ -33,7 +33,8 @@ _WORKER_OPTIONS: Final = (
     "--threads",
     "--processes",
 )
-_QUIET_OPTIONS: Final = ("--verbose", "-v", "--quiet", "-q", "--debug", "--log-level")
+_VERBOSE_OPTIONS: Final = ("--verbose", "-v", "--debug", "--log-level")
+_QUIET_OPTIONS: Final = ("--quiet", "-q", "--silent")
 
 _KEYS: Final = {
     "--seq-length": "pack.seq_length=N",
@@ -80,6 +81,10 @@ def _advice_on_builds() -> dict[tuple[str, str], str]:
     for command in ("run", "clean", "work", "repair"):
         for option in _WORKER_OPTIONS:
             advice[command, option] = "write --workers N"
+        for option in _VERBOSE_OPTIONS:
+            advice[command, option] = "write --set observability.log_level=DEBUG"
+        for option in _QUIET_OPTIONS:
+            advice[command, option] = "write --set observability.log_level=WARNING"
     for option in ("--dry-run", "--dryrun", "-n"):
         advice["run", option] = "`tokenlake plan CONFIG` shows what a run would do"
     for option in ("--force", "--overwrite", "-f"):
@@ -123,9 +128,9 @@ def _advice_on_versions() -> dict[tuple[str, str], str]:
     )
     advice["report", "--html"] = "leave it out: a report is an HTML file"
     advice["init", "--tok"] = "write --tokenizer NAME"
-    for option in _QUIET_OPTIONS:
+    for option in (*_VERBOSE_OPTIONS, *_QUIET_OPTIONS):
         advice[_EVERY_COMMAND, option] = (
-            "messages have one level, on stderr; results are on stdout, with --json for programs"
+            "messages are on stderr and results on stdout, with --json for programs"
         )
     for option in ("--yes", "-y"):
         advice[_EVERY_COMMAND, option] = "leave it out: commands ask no questions"
