@@ -275,6 +275,6 @@ def _missing(entry: str, path: Path) -> SourceNotFoundError:
     """
     while not path.parent.is_dir():
         path = path.parent
-    hint = " (Set `type: hf`, or --type hf, for a dataset of the Hub; other entries are URLs, or local files and folders.)"
+    hint = " (Set `type: hf`, or --type hf, for a dataset of the Hub; other entries are URLs, local files or folders.)"
     folder = str(path.parent)
     return formats.not_found(entry, folder, path.name, _names_in(folder), hint)
