@@ -136,7 +136,7 @@ def test_processes_race(served: Served, tmp_path: Path) -> None:
                 assert (
                     where == "copy"
                     or warned == []
-                    or "shards_that_are_open" in warned[0]
+                    or "used_by_open_shards" in warned[0]
                 )
                 most = max(most, sum(kept(tmp_path).values()))
         assert SIZE < most <= 3 * SIZE
