@@ -262,7 +262,9 @@ def test_what_cannot_be_is_one_sentence(capsys: Output, ds: tl.Dataset, tmp_path
         capsys, "plain", *BATCH, "--epochs", "none", "--document", "notes.jsonl:0"
     )
     assert "name a batch (--step)" in refused(capsys, "plain", *BATCH)
-    assert "NAME and --batch-size, or --state" in refused(capsys, "plain", *step)
+    assert "NAME --step 0 --batch-size 8`, or --state" in refused(
+        capsys, "plain", *step
+    )
     for wrong in ("x", "0:8,9", "5:8", "0:0"):
         assert "batch" in refused(capsys, "plain", "--batch-size", wrong, *step)
     assert "no split 'test'" in refused(

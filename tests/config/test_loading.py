@@ -126,7 +126,7 @@ def test_a_missing_file_names_a_near_one(write: Write, tmp_path: Path) -> None:
     assert "did you mean" in refusal(tmp_path / "llama-2048.yaml")
     assert "llama2-2048.yaml" in refusal(tmp_path / "llama-2048.yaml")
     assert "nor a folder" in refusal(tmp_path / "nowhere" / "x.yaml")
-    assert "cannot be read" in refusal(tmp_path)
+    assert "this is a folder" in refusal(tmp_path)
     assert "UTF-8" in refusal(write(b"name: \xff\n"))  # type: ignore[arg-type]
 
 

@@ -263,6 +263,26 @@ def test_padding_of_a_document_is_not_counted(
     assert len(set(lengths.tolist())) == 8
 
 
+def test_a_line_that_ends_before_the_loss_begins_keeps_its_end(
+    tmp_path: Path, tokenizer_dir: Path
+) -> None:
+    record = {"question": "How deep?", "answer": "Three metres"}
+    (tmp_path / "a.jsonl").write_text(json.dumps(record) + "\n")
+    config = config_of(
+        tmp_path,
+        tmp_path / "a.jsonl",
+        tokenizer_dir,
+        prompt={
+            "template": "{question}\n{answer}",
+            "input_columns": ["question"],
+            "label_column": "answer",
+        },
+    )
+    manifest = build_dataset(config, workers=1).manifest
+    page = render_report(manifest, open_store(tmp_path / "store"))
+    assert 'How deep?\n</span><span class="on">Three' in page
+
+
 def test_a_stored_report_is_no_part_of_the_version(store: Path, tmp_path: Path) -> None:
     copy = open_store(copy_store(store, tmp_path / "copy"))
     manifest = Catalog(copy).manifest("small", 1)

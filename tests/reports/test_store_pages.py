@@ -305,6 +305,27 @@ def test_every_arrow_has_ends_and_boxes_do_not_overlap(contents: StoreContents) 
             assert begin >= end
 
 
+def test_parts_that_no_arrow_joins_stand_close_together() -> None:
+    text = InputSet("text", 2, 10, "text")
+    table = InputSet("table", 1, 10, "table")
+    versions = [
+        version("chat", 1, inputs=(InputSet("chat", 1, 10, "chat"),)),
+        version("preference", 1, inputs=(InputSet("pairs", 1, 10, "pairs"),)),
+        version("best-fit", 1, inputs=(text, table)),
+        version("packed", 1, inputs=(text, table)),
+        version("mixed.text", 1, inputs=(text,)),
+        version("mixed.table", 1, inputs=(table,)),
+        version("tokens", 1, inputs=(text,)),
+    ]
+    parents = [VersionName("mixed.text", 1), VersionName("mixed.table", 1)]
+    versions += [version(name, 1, *parents) for name in ("mixture", "other")]
+    placed = place_boxes(build_graph(store_of(*versions)))
+    lowest_bottom = 0.0
+    for box in sorted(placed, key=lambda box: box.y):
+        assert box.y - lowest_bottom < 50
+        lowest_bottom = max(lowest_bottom, box.y + box.height)
+
+
 def test_a_chain_is_a_level_line() -> None:
     chain = [version("d0", 1)]
     chain += [version(f"d{n}", 1, VersionName(f"d{n - 1}", 1)) for n in range(1, 12)]

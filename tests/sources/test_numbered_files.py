@@ -40,6 +40,22 @@ INCOMPLETE: dict[str, tuple[list[str], str]] = {
         [f"{number}of12.txt" for number in range(1, 13) if number != 10],
         "11 of 12 numbered files: 10of12 is missing",
     ),
+    "folders that share one numbering": (
+        [
+            f"segment-{number % 3}/{name}"
+            for number, name in enumerate(TEN)
+            if number != 4
+        ],
+        "9 of 10 numbered files: part-00004-of-00010 is missing",
+    ),
+    "folders with a numbering each": (
+        [
+            "de/x-0-of-3.csv",
+            "de/x-1-of-3.csv",
+            *(f"en/x-{n}-of-3.csv" for n in range(3)),
+        ],
+        "2 of 3 numbered files in de: x-2-of-3 is missing",
+    ),
     "hashes": (
         [
             "train-00000-of-00003-1f0a8b1ce5dbf9a1.parquet",
@@ -53,7 +69,7 @@ INCOMPLETE: dict[str, tuple[list[str], str]] = {
 @pytest.mark.parametrize("names", INCOMPLETE)
 def test_a_missing_number_is_named(names: str) -> None:
     paths, note = INCOMPLETE[names]
-    assert list(missing_numbers(paths, ["data/"])) == [note]
+    assert missing_numbers(paths, ["data/"]) == [note]
 
 
 @pytest.mark.parametrize(
@@ -72,19 +88,20 @@ def test_a_missing_number_is_named(names: str) -> None:
         ["proof-of-4.txt", "best-of-2020.jsonl", "5-of-hearts.txt", "9-of-5.txt"],
         ["train-00000-of-00001.parquet", "test-00000-of-00001.parquet"],
         ["a/x-0-of-2.csv", "a/x-1-of-2.csv", "b/x-0-of-1.csv"],
+        [f"segment-{number % 3}/{name}" for number, name in enumerate(TEN)],
     ],
     ids=lambda paths: paths[0],
 )
 def test_other_names_are_no_reason_for_a_note(paths: list[str]) -> None:
-    assert list(missing_numbers(paths, ["data/"])) == []
+    assert missing_numbers(paths, ["data/"]) == []
 
 
 @pytest.mark.parametrize(
     "entry", ["part-00000-of-00010.jsonl", "/d/part-0000[0-4]-of-00010.jsonl"]
 )
 def test_files_that_were_chosen_by_number_are_not_missing(entry: str) -> None:
-    assert list(missing_numbers(TEN[:1], [entry])) == []
-    assert list(missing_numbers(TEN[:1], ["part-*-of-00010.jsonl"])) != []
+    assert missing_numbers(TEN[:1], [entry]) == []
+    assert missing_numbers(TEN[:1], ["part-*-of-00010.jsonl"]) != []
 
 
 @given(
@@ -104,12 +121,20 @@ def test_a_note_names_exactly_the_missing_number(
         for number in numbers
         if number != missing
     ]
-    notes = list(missing_numbers(paths, ["."]))
+    notes = missing_numbers(paths, ["."])
     if missing is None:
         assert notes == []
     else:
         name = f"x-{missing:0{width}d}-of-{count:0{width}d}"
         assert notes == [f"{count - 1} of {count} numbered files: {name} is missing"]
+
+
+def test_many_incomplete_sets_have_a_few_notes() -> None:
+    paths = [f"{folder}/x-{number}-of-3" for folder in range(20) for number in (0, 2)]
+    notes = missing_numbers(paths, ["."])
+    assert len(notes) == 6
+    assert notes[0] == "2 of 3 numbered files in 0: x-1-of-3 is missing"
+    assert notes[-1] == "15 more sets of numbered files are incomplete"
 
 
 def test_a_number_of_a_billion_files_is_counted_without_listing_them() -> None:

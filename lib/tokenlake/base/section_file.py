@@ -31,6 +31,11 @@ from tokenlake.errors import ConfigError
 
 _S = TypeVar("_S", bound=Section)
 
+_DATA_SUFFIXES: Final = frozenset(
+    {".jsonl", ".parquet", ".csv", ".tsv", ".arrow", ".txt", ".gz", ".zst", ".npy"}
+)
+"""Endings of files that are data, and never a configuration."""
+
 # A plain text stands for the section with this one key, so `tokenizer.max_length` can
 # be set beside it.
 _TEXT_MEANS: Final[dict[int | str, str]] = {
@@ -213,6 +218,17 @@ def config_text(path: Path) -> str:
     Raises:
         ConfigError: The file does not exist, or cannot be read as UTF-8.
     """
+    kind = ""
+    if path.is_dir():
+        kind = "a folder"
+    elif path.suffix.lower() in _DATA_SUFFIXES:
+        kind = "data"
+    if kind:
+        raise ConfigError(
+            f"{path}: this is {kind}, and not a configuration; expected a YAML file. `tokenlake init --data {path}` "
+            "writes one that reads data",
+            file=str(path),
+        )
     try:
         with path.open("rb") as file:
             # One byte more than is allowed; the rest, of a device perhaps, is never

@@ -22,7 +22,7 @@ from typing import Any, Final, cast, final
 from tokenlake._version import __version__
 from tokenlake.base import termination
 from tokenlake.base.markup import printable, printable_json
-from tokenlake.cli import COMMANDS, SYNONYMS, overview
+from tokenlake.cli import COMMANDS, OTHER_WAYS, SYNONYMS, overview
 from tokenlake.cli.streams import (
     encodable_json,
     output_problem,
@@ -161,10 +161,9 @@ def _called(tokens: Sequence[str]) -> int | Failure:
     if name in ("--version", "-V"):
         sys.stdout.write(f"tokenlake {__version__}\n")
         return 0
-    # Found out here and not by cyclopts, whose message imports every command to find
-    # near matches.
-    if not name.startswith(("-", "__")) and name not in COMMANDS:
-        return _unknown_command(name)
+    failure = _misused_name(name, tokens)
+    if failure is not None:
+        return failure
     return _call_command(tokens)
 
 
@@ -213,17 +212,46 @@ def _call_command(tokens: Sequence[str]) -> int | Failure:
         return _refusal_of_the_system(error) or _bug(error)
 
 
-def _unknown_command(name: str) -> Failure:
-    """Return the failure for a name that is no command, with the most similar one."""
-    # A name from another tool says more than similar letters.
-    suggestion = SYNONYMS.get(name)
-    if suggestion is None:
-        similar_names = difflib.get_close_matches(name, COMMANDS, n=1)
-        suggestion = next(iter(similar_names), None)
-    message = f"there is no command {name!r}"
-    if suggestion is not None:
-        message += f"; did you mean {suggestion!r}?"
-    return Failure("UsageError", message, 2, "tokenlake --help  lists the commands")
+def _misused_name(name: str, tokens: Sequence[str]) -> Failure | None:
+    """Return the failure of arguments that name no command; None if they name one.
+
+    cyclopts would say it, too, but imports every command to find near matches.
+
+    Args:
+        name: First argument.
+        tokens: All arguments.
+    """
+    if name.startswith("__"):
+        return None
+    hint = "tokenlake --help  lists the commands"
+    if name.startswith("-") and name not in _HELP:
+        message = f"tokenlake has no option {name!r} before a command"
+        return Failure("UsageError", message, 2, hint)
+    if name not in COMMANDS:
+        message = f"there is no command {name!r}{_advice_on_command(name)}"
+        return Failure("UsageError", message, 2, hint)
+    if "--version" in tokens:
+        message = (
+            f"tokenlake {name} has no option --version; a version is written NAME@v3"
+        )
+        hint = f"tokenlake {name} --help  lists arguments and options"
+        return Failure("UsageError", message, 2, hint)
+    return None
+
+
+def _advice_on_command(name: str) -> str:
+    """Return the end of a message about a command that does not exist; "" if there is
+    no answer.
+    """
+    if name in OTHER_WAYS:
+        return f"; {OTHER_WAYS[name]}"
+    similar = difflib.get_close_matches(name, COMMANDS, n=1)
+    command = SYNONYMS.get(name)
+    if command is None and similar:
+        command = similar[0]
+    if command is None:
+        return ""
+    return f"; did you mean {command!r}?"
 
 
 def _report(result: int | Failure, tokens: Sequence[str]) -> int:

@@ -33,6 +33,7 @@ from tokenlake.runtime.store.diff import diff as compare
 from tokenlake.runtime.store.gc import GcReport
 from tokenlake.runtime.store.gc import gc as collect
 from tokenlake.runtime.store.layout import RUNS, Layout
+from tokenlake.runtime.store.references import Reference
 from tokenlake.runtime.store.remove import Kept, Removed, remove_version
 from tokenlake.runtime.store.runs import unfinished
 from tokenlake.runtime.store.schemes import default_store
@@ -79,6 +80,12 @@ def ls(
     if name is None:
         datasets = catalog.datasets(swept=swept)
     else:
+        reference = Reference.parse(name)
+        if reference != Reference(reference.dataset):
+            raise ConfigError(
+                f"{name!r} names a version; ls lists the versions of a dataset: `tokenlake ls {reference.dataset}`; "
+                f"`tokenlake show {name}` shows one of them"
+            )
         datasets = [name]
     records: list[dict[str, Any]] = []
     for dataset in datasets:
@@ -303,6 +310,10 @@ def tag(
         emit(record, json, lambda: stdout().print(sentence))
     elif tag is None:
         _list_tags(catalog_of(store), name, json)
+    elif "@" in tag and "@" not in name:
+        raise ConfigError(
+            f"the version comes before its tag: `tokenlake tag {tag} {name}`"
+        )
     else:
         # Setting a tag reads the manifest, whose hash the tag records.
         change = set_tag(store or default_store(), tag, name=name)

@@ -20,6 +20,7 @@ from cyclopts import (
     Group,
     MissingArgumentError,
     Parameter,
+    UnknownOptionError,
     UnusedCliTokensError,
     validators,
 )
@@ -35,6 +36,7 @@ from tokenlake.base import numbers
 from tokenlake.base.markup import printable, printable_json
 from tokenlake.cli import ABOUT, CODES, COMMANDS
 from tokenlake.cli.streams import encodable_json
+from tokenlake.cli.suggestions import advice_on_option, advice_on_words
 from tokenlake.config.former_names import renaming_note
 from tokenlake.config.overrides import store_overrides
 from tokenlake.errors import IntegrityError
@@ -373,15 +375,42 @@ def call(tokens: Sequence[str]) -> int:
     return result
 
 
+_VALUES: Final = {"--repo": "ORG/NAME", "--tokenizer": "NAME"}
+"""Value of each option that a command needs, for messages."""
+
+
+def _joined(message: str, advice: str) -> str:
+    """Return a message with its advice, if there is any."""
+    if not advice:
+        return message
+    return f"{message}; {advice}"
+
+
 def usage(error: CycloptsError) -> tuple[str, str]:
     """Return the command whose arguments are wrong, and the reason."""
     # Messages of cyclopts name parameters of Python; these name what was typed.
     command = " ".join(("tokenlake", *(error.command_chain or ())))
+    name_of_command = command.rpartition(" ")[2]
     if isinstance(error, UnusedCliTokensError):
-        unused_tokens = ", ".join(map(repr, error.unused_tokens or ()))
-        return command, f"{command} has no use for {unused_tokens}"
+        unused_tokens = list(error.unused_tokens or ())
+        message = f"{command} has no use for {', '.join(map(repr, unused_tokens))}"
+        advice = ""
+        if unused_tokens:
+            advice = advice_on_words(name_of_command, unused_tokens)
+        return command, _joined(message, advice)
+    if isinstance(error, UnknownOptionError):
+        option = error.token.keyword or error.token.value
+        known_options: list[str] = []
+        for argument in error.argument_collection:
+            known_options += [name for name in argument.names if name.startswith("-")]
+        message = f"{command} has no option {option}"
+        advice = advice_on_option(name_of_command, option, known_options)
+        return command, _joined(message, advice)
     if isinstance(error, MissingArgumentError) and error.argument is not None:
         parameter_name = error.keyword or error.argument.name
+        if parameter_name.startswith("-") and error.keyword is None:
+            value_name = _VALUES.get(parameter_name, "VALUE")
+            return command, f"{command} needs the option {parameter_name} {value_name}"
         if parameter_name.startswith("-"):
             return command, f"{parameter_name} needs a value"
         return command, f"{command} needs {parameter_name}"

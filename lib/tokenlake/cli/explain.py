@@ -98,7 +98,7 @@ class Order:
         """
         if name is None or self.batch_size is None:
             raise ConfigError(
-                "name the dataset and the order: NAME and --batch-size, or --state FILE"
+                "name the dataset and the order: `tokenlake explain NAME --step 0 --batch-size 8`, or --state FILE"
             )
         # Without the option a pass is one epoch; `none` is a pass without an end.
         epochs: int | None = 1

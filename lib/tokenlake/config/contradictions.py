@@ -18,6 +18,7 @@ from tokenlake.runtime.store.schemes import (
     STORE_URL,
     is_local,
     scheme_of,
+    url_probably_meant,
 )
 
 if TYPE_CHECKING:
@@ -445,9 +446,15 @@ def _stored_problems(config: PipelineConfig) -> Iterator[str]:
 
 
 def store_problems(config: PipelineConfig, store: str) -> list[str]:
-    """Return problems of a store: credentials in its URL, which is recorded, or
-    options that a folder lacks.
+    """Return problems of a store: credentials in its URL, which is recorded, options
+    that a folder lacks, or a URL that lacks a slash.
     """
+    # A URL with a missing slash would become a local folder.
+    whole_url = url_probably_meant(store)
+    if whole_url:
+        return [
+            f"save.output_dir: {store!r} is neither a path nor a URL; did you mean {whole_url!r}?"
+        ]
     # The address is written into manifests and logs.
     url = STORE_URL.match(store)
     if url and ("@" in url[2] or "?" in url[3]):

@@ -324,13 +324,17 @@ def _decoded_runs(segment: Segment, decoder: Decoder) -> list[Part]:
     runs = list(segment.runs())
     texts: list[Part] = []
     for is_learned, ids in runs[:_SHOWN_RUNS]:
-        text = _shortened_text(decoder.text(ids))
+        whole_text = decoder.text(ids)
+        text = _shortened_text(whole_text)
         if segment.learned is None:
             texts.append(text)
-        elif is_learned:
-            texts.append(tag("span", text, class_="on"))
-        else:
-            texts.append(tag("span", text, class_="off"))
+            continue
+        # The last token of a run may end a line, after which the next run begins.
+        line_ends = whole_text[len(whole_text.rstrip("\n")) :]
+        color = "off"
+        if is_learned:
+            color = "on"
+        texts.append(tag("span", text + line_ends, class_=color))
     hidden_runs = len(runs) - _SHOWN_RUNS
     if hidden_runs > 0:
         texts.append(f" ... {numbers.count(hidden_runs)} more runs ...")

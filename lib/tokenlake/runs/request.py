@@ -295,7 +295,7 @@ def _read_base(
         return None, config
     config_path = Path(config)
     # A word without a folder and an extension may be a name.
-    is_path = config_path.is_file() or config_path.suffix or len(config_path.parts) > 1
+    is_path = config_path.exists() or config_path.suffix or len(config_path.parts) > 1
     if not is_path:
         config_path = DEPLOYMENTS / f"{config}.yaml"
         if not config_path.is_file():

@@ -11,6 +11,7 @@ from typing import Final, Literal
 from tokenlake.base.checks import nearest
 from tokenlake.config.formats import FORMATS, TYPES, Format, SourceType
 from tokenlake.errors import ConfigError, SourceNotFoundError
+from tokenlake.runtime.store.schemes import url_probably_meant
 
 Compression = Literal["gzip", "zstd", "lz4", "bzip2", "xz"]
 
@@ -204,7 +205,11 @@ def not_found(
     known_names = sorted(names or ())
     similar = nearest(name, known_names)
     near: list[str] = []
-    if similar is not None:
+    url = url_probably_meant(entry)
+    if url:
+        near.append(url)
+        hint = f"Did you mean {url!r}?"
+    elif similar is not None:
         near.append(f"{folder.rstrip('/')}/{similar}")
         hint = f"Did you mean {near[0]!r}?"
     elif names is None:

@@ -292,6 +292,6 @@ def _missing(entry: str, path: Path) -> SourceNotFoundError:
     # The deepest folder that exists has the names that are close to the missing one.
     while not path.parent.is_dir():
         path = path.parent
-    hint = " (Set `type: hf` for a dataset of the Hub; an entry that is not a URL is a local file, glob or directory.)"
+    hint = " (Set `type: hf`, or --type hf, for a dataset of the Hub; other entries are URLs, local files or folders.)"
     folder = str(path.parent)
     return formats.not_found(entry, folder, path.name, _names_in(folder), hint)

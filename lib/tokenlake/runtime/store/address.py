@@ -23,6 +23,7 @@ from tokenlake.base.sizes import parse_size
 from tokenlake.errors import ConfigError, NotAvailableError, StoreError
 from tokenlake.runtime.store.base import ReadStore, Store
 from tokenlake.runtime.store.local import LocalStore
+from tokenlake.runtime.store.schemes import url_probably_meant
 from tokenlake.runtime.store.scratch import scratch_of
 from tokenlake.runtime.store.shard_cache import DEFAULT_BYTES, ShardCache
 from tokenlake.runtime.store.url import BUCKETS
@@ -58,6 +59,7 @@ def absolute_address(where: str, options: Mapping[str, Any]) -> StoreAddress:
 
     A path is made absolute.
     """
+    _require_whole_scheme(where)
     if where and "://" not in where:
         where = str(Path(where).expanduser().absolute())
     return StoreAddress(where, options)
@@ -211,12 +213,26 @@ def open_read_store(
     return RemoteStore(address, options, shard_cache)
 
 
+def _require_whole_scheme(address: str) -> None:
+    """Raise ConfigError for a path that begins like the URL of a bucket: a folder of
+    that name would be created.
+    """
+    url = url_probably_meant(address)
+    if url:
+        raise ConfigError(
+            f"the store {address!r} is neither a path nor a URL; did you mean {url!r}?",
+            got=address,
+            expected=url,
+        )
+
+
 def _local_store(address: str, options: Mapping[str, Any]) -> LocalStore | None:
     """Return the store of a path or a ``file://`` URL; None for other URLs."""
     if not address:
         raise StoreError(
             "the store's address is empty; expected a path such as ./artifacts"
         )
+    _require_whole_scheme(address)
     scheme, separator, _ = address.partition("://")
     folder = address
     if separator:

@@ -529,7 +529,10 @@ class Catalog:
         known_tags = [tag_name for tag_name in tag_names if tag_name is not None]
         problem = f"dataset {dataset!r} in {self.store.url} has no tag {tag!r}"
         return not_among(
-            problem, tag, known_tags, f" `tokenlake tag {dataset}@vN {tag}` sets it."
+            problem,
+            tag,
+            known_tags,
+            f" `tokenlake tag {dataset}@vN {tag}` sets it; {dataset} alone is the newest version.",
         )
 
 

@@ -79,8 +79,6 @@ def require_sizes(store: ReadStore, manifest: Manifest) -> None:
     if first in sizes:
         problem = f"has {sizes[first]} bytes; expected {expected_sizes[first]}"
     if len(damaged_paths) > 1:
-        others = numbers.plural(len(damaged_paths) - 1, "other file")
-        problem += (
-            f" (and {others} of {len(expected_sizes)} are missing or have another size)"
-        )
+        other_files = numbers.plural(len(damaged_paths) - 1, "other file")
+        problem += f" (and {other_files} of {len(expected_sizes)} are missing or have another size)"
     raise damaged_file(layout, first, problem, file=layout.key(first))

@@ -47,14 +47,39 @@ class Reference:
         # meaning.
         match = _REFERENCE.fullmatch(text)
         if match is None or not DATASET_NAME.fullmatch(match["name"]):
+            guess = _probable_reference(text)
+            expected = "expected"
+            if guess:
+                expected = f"did you mean {guess}? Expected"
             raise NotFoundError(
-                f"{text!r} names no dataset; expected NAME, NAME@v3, NAME@3 or NAME@TAG, where NAME is 1 to 64 of a-z, "
-                "0-9, '.', '_' and '-', the first of them a letter or a digit"
+                f"{text!r} names no dataset; {expected} NAME, NAME@v3, NAME@3 or NAME@TAG, where NAME is 1 to 64 of "
+                "a-z, 0-9, '.', '_' and '-', the first of them a letter or a digit"
             )
         version: int | None = None
         if match["version"] is not None:
             version = int(match["version"])
         return cls(match["name"], version, match["tag"])
+
+
+def _probable_reference(text: str) -> str:
+    """Return the reference that is probably meant by a text that is none, as commands
+    take it; "" if there is no answer.
+
+    >>> _probable_reference("artifacts/code/v3")
+    'code@v3 --store artifacts'
+    >>> _probable_reference("Code:v3")
+    'code@v3'
+    """
+    store = "."
+    name = text.lower().replace(":", "@")
+    if "/" in text and "://" not in text:
+        store, name = parted(text)
+    match = _REFERENCE.fullmatch(name)
+    if match is None or not DATASET_NAME.fullmatch(match["name"]):
+        return ""
+    if store == ".":
+        return name
+    return f"{name} --store {store}"
 
 
 def not_among(

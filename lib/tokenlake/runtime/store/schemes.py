@@ -21,6 +21,26 @@ OBJECT_STORES: Final = frozenset({"s3", "s3a", "gs", "gcs"})
 STORE_URL: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://([^/]*)(.*)", re.DOTALL)
 
 
+_CUT_SCHEME: Final = re.compile(
+    r"(s3a?|gs|gcs|hf|https?)(?::/?|//)(?!/)(.+)", re.DOTALL | re.IGNORECASE
+)
+
+
+def url_probably_meant(place: str) -> str:
+    """Return the URL that is probably meant by a path that begins like one; "" for
+    other paths.
+
+    >>> url_probably_meant("s3:/bucket/lake"), url_probably_meant("gs//bucket")
+    ('s3://bucket/lake', 'gs://bucket')
+    >>> url_probably_meant("s3/bucket"), url_probably_meant("s3://bucket")
+    ('', '')
+    """
+    match = _CUT_SCHEME.fullmatch(place)
+    if match is None:
+        return ""
+    return f"{match[1].lower()}://{match[2]}"
+
+
 def default_store(environ: Mapping[str, str] = os.environ) -> str:
     """Return the store of configurations and commands that name none."""
     return environ.get(STORE_VARIABLE) or DEFAULT_STORE

@@ -12,6 +12,8 @@ finds both:
    :data:`_SWEEPS` times, and end with a pass from left to right.
 4. Stacking: each top is the wish of its box, or right below the box above it if that is
    lower. Then the column moves up by the mean distance from the wishes.
+5. Parts of the graph that no arrow joins drift apart. A band that no box of any column
+   touches is closed to :data:`_BAND_GAP`.
 
 Example: three boxes of height 40 wish for the tops 100, 100 and 400; the gap is 20.
 Stacked they get 100, 160 and 400. The mean distance from the wishes is (0 + 60 + 0) / 3
@@ -20,6 +22,7 @@ Stacked they get 100, 160 and 400. The mean distance from the wishes is (0 + 60 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, final
@@ -36,6 +39,8 @@ LINE_HEIGHT: Final = 24
 # Passes in both directions. Their number is fixed, so that the same graph has the same
 # drawing.
 _SWEEPS: Final = 4
+_BAND_GAP: Final = 2 * BOX_GAP
+"""Largest height of a band without boxes, in pixels."""
 
 
 @final
@@ -89,6 +94,7 @@ def place_boxes(graph: LineageGraph) -> list[PlacedBox]:
     for column in columns:
         _sort_and_stack(column, graph.boxes, tops, lefts)
 
+    _close_bands(graph.boxes, tops)
     # The drawing begins at 0, wherever the passes have moved the columns.
     highest = min(tops, default=0.0)
     placed_boxes: list[PlacedBox] = []
@@ -96,6 +102,26 @@ def place_boxes(graph: LineageGraph) -> list[PlacedBox]:
         x = box.column * (BOX_WIDTH + COLUMN_GAP)
         placed_boxes.append(PlacedBox(box, x, top - highest))
     return placed_boxes
+
+
+def _close_bands(boxes: Sequence[GraphBox], tops: list[float]) -> None:
+    """Move boxes up where nothing stands above them in any column (step 5).
+
+    Args:
+        boxes: All boxes.
+        tops: Top of each box, which is replaced.
+    """
+    lowest_bottom = min(tops, default=0.0)
+    shift = 0.0
+    for index in sorted(range(len(boxes)), key=lambda index: tops[index]):
+        top = tops[index] - shift
+        # Whole pixels, so that boxes that touch still touch.
+        excess = math.floor(top - lowest_bottom - _BAND_GAP)
+        if excess > 0:
+            shift += excess
+            top -= excess
+        tops[index] = top
+        lowest_bottom = max(lowest_bottom, top + box_height(boxes[index]))
 
 
 @final
