@@ -20,8 +20,8 @@ _LOOK_SECONDS: Final = 1.5
 def cancellable(build_run: BuildRun) -> Generator[None]:
     """Cancel a build when the flow run is cancelled on the server.
 
-    A worker ends a deployment's run by signal. A run started by a command has no such
-    guard, and checks its state itself.
+    A worker ends a deployment's run by a signal. Nobody signals a run that a command
+    started: it polls its own state.
     """
     # A call outside of a run, such as in a test, has no state on a server.
     context = FlowRunContext.get()

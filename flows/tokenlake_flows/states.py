@@ -61,9 +61,10 @@ def show_failure(name: str, error: TokenlakeError) -> None:
 
 
 def final_state(error: KeyboardInterrupt | TokenlakeError) -> State[Any]:
-    """Return the state of a run that ended with ``error``.
+    """Return the state of a run that ended with an error.
 
-    The state has one message and no traceback.
+    It is Cancelled for Ctrl-C and for CancelledError (the Cancel button), and Failed for
+    any other error. The state has one message and no traceback.
     """
     if isinstance(error, KeyboardInterrupt | CancelledError):
         message = "Cancelled. Finished units are kept, and a run with the same parameters resumes the build."

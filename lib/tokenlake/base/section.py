@@ -270,7 +270,7 @@ Seed = Annotated[int, Strict(), Ge(0), Le(_INT64), _Index]
 """A seed; 0 is one like any other."""
 Step = Annotated[int, Strict(), Ge(0), Le(_INT64), _Index]
 Switch = Annotated[bool, Strict()]
-Fraction = Annotated[float, Strict(), Ge(0.0), Le(1.0)]
+Share = Annotated[float, Strict(), Ge(0.0), Le(1.0)]
 Positive = Annotated[float, Strict(), Gt(0.0)]
 Text = Annotated[str, StringConstraints(strict=True, min_length=1)]
 

@@ -41,11 +41,11 @@ from tokenlake.base.section import (
     Count,
     DataFiles,
     DatasetName,
-    Fraction,
     Options,
     Path,
     Section,
     Seed,
+    Share,
     SourceName,
     SplitName,
     Splits,
@@ -109,12 +109,12 @@ class FimConfig(Section):
     reordered behind sentinel tokens.
     """
 
-    rate: Fraction = 0.5
+    rate: Share = 0.5
     """Share of the documents (or pieces) that are reordered; the others do not
     change.
     """
 
-    spm: Fraction = 0.5
+    spm: Share = 0.5
     """Share of the reordered ones in the order suffix, prefix, middle; the others have
     the order prefix, suffix, middle.
     """
@@ -340,7 +340,7 @@ class DatasetConfig(Section):
     on_bad_record: stages.BadRecordPolicy | None = None
     """See `source.on_bad_record`; null inherits it."""
 
-    max_bad_fraction: Fraction | None = None
+    max_bad_fraction: Share | None = None
     """See `source.max_bad_fraction`; null inherits it."""
 
     splits: Splits | None = None

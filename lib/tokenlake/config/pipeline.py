@@ -18,11 +18,11 @@ from pydantic import AfterValidator, BeforeValidator, model_validator
 from tokenlake.base.section import (
     Count,
     DatasetName,
-    Fraction,
     Path,
     Positive,
     Section,
     Seed,
+    Share,
     Size,
     Step,
     Switch,
@@ -172,7 +172,7 @@ class MixStageConfig(Section):
     name -> number. A plan lists the sources that have too few rows.
     """
 
-    max_fraction: Fraction | dict[Text, Fraction] | None = None
+    max_fraction: Share | dict[Text, Share] | None = None
     """Share of a source's rows that may be used, for all sources or as dataset name ->
     share. The selected rows are always the same.
     """
@@ -255,7 +255,7 @@ class ContaminationConfig(Section):
     sets...
     """
 
-    min_fraction: Fraction = 0.0
+    min_fraction: Share = 0.0
     """...and at least this share of them."""
 
     @model_validator(mode="after")

@@ -22,13 +22,13 @@ from pydantic import (
 from tokenlake.base.checks import did_you_mean
 from tokenlake.base.section import (
     Count,
-    Fraction,
     Length,
     Options,
     Path,
     Positive,
     Secret,
     Section,
+    Share,
     Size,
     Splits,
     Switch,
@@ -186,7 +186,7 @@ class SourceStageConfig(Section):
     separately and counted.
     """
 
-    max_bad_fraction: Fraction = 0.001
+    max_bad_fraction: Share = 0.001
     """Share of bad records above which the build fails, with quarantine."""
 
     splits: Splits = {"train": 1.0}  # noqa: RUF012 (pydantic copies defaults)

@@ -101,7 +101,8 @@ def _count(rows: StoredRows, group: int) -> tuple[int, int]:
         tokens = len(lists.flatten())
     else:
         tokens = _sum(lists)
-    # All tokens of a shard without a mask count, as in a loader.
+    # All tokens of a shard without a mask count. (A loader leaves out a BOS that begins
+    # a document; so few tokens are not looked for here.)
     if _MASK not in columns:
         return tokens, tokens
     return _sum(batch.column(_MASK)), tokens

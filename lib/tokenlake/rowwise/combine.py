@@ -127,9 +127,9 @@ class TokenLimitedSource(DerivedSource):
 
         def until_full() -> Iterator[Row]:
             tokens_left = self._max_tokens
-            for number, row in enumerate(self._source.open_shard(shard_name)):
-                yield row
-                tokens_left -= len(_values_of(row, "input_ids", number))
+            for number, limited_row in enumerate(self._source.open_shard(shard_name)):
+                yield limited_row
+                tokens_left -= len(_values_of(limited_row, "input_ids", number))
                 if tokens_left <= 0:
                     return
 

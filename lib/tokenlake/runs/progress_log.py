@@ -56,7 +56,8 @@ class ProgressLog:
         current_time = self._clock()
         if current_time - self._last >= _EVERY_SECONDS and self._form != "none":
             self._last = current_time
-            # A unit that is retried is read again, and counts again.
+            # Unlike the progress bars, this line does not take back the bytes of failed
+            # tries. It is capped at the total.
             read_bytes = min(self._bytes, self._total)
             share = numbers.percent(read_bytes, self._total, 0)
             summary = f"{share} of {numbers.size(self._total)}"

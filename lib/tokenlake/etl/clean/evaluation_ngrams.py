@@ -58,13 +58,13 @@ class EvaluationNgrams:
     Attributes:
         ngram: Number of words of an n-gram.
         hashes: Hashes of the n-grams, ascending, uint64[k].
-        groups: Index of the set of each n-gram, int64[k].
+        set_indices: Index of the set of each n-gram, int64[k].
         counts: Set -> its numbers, in order.
     """
 
     ngram: int
     hashes: UInt64
-    groups: Int64
+    set_indices: Int64
     counts: Mapping[str, SetCounts]
 
     @property
@@ -96,19 +96,19 @@ class EvaluationNgrams:
             ngram: Number of words of an n-gram.
         """
         hashes = np.zeros(0, np.uint64)
-        groups = np.zeros(0, np.int64)
+        set_indices = np.zeros(0, np.int64)
         counts: dict[str, SetCounts] = {}
-        for group, (set_name, batches) in enumerate(sets.items()):
+        for set_index, (set_name, batches) in enumerate(sets.items()):
             set_hashes, documents, too_short = _ngrams_of(batches, ngram)
             # An n-gram counts for the first set that has it.
             new_hashes = np.setdiff1d(set_hashes, hashes, assume_unique=True)
-            new_groups = np.full(len(new_hashes), group, np.int64)
+            new_indices = np.full(len(new_hashes), set_index, np.int64)
             hashes = np.concatenate([hashes, new_hashes])
-            groups = np.concatenate([groups, new_groups])
+            set_indices = np.concatenate([set_indices, new_indices])
             counts[set_name] = SetCounts(documents, too_short, len(new_hashes))
         # Sorted hashes are searched by halving.
         order = np.argsort(hashes, kind="stable")
-        return cls(ngram, hashes[order], groups[order], counts)
+        return cls(ngram, hashes[order], set_indices[order], counts)
 
     def find(self, words: WordBuffer, least: int, share: float) -> list[str | None]:
         """Return for each document the set of which it contains too much, or None.
@@ -121,18 +121,26 @@ class EvaluationNgrams:
             least: Smallest number of n-grams.
             share: Smallest share of the document's n-grams, 0 to 1.
         """
-        hashes, counts = ngram_hashes(words, self.ngram)
-        hits = np.empty(len(counts), np.int64)
-        groups = np.empty(len(counts), np.int64)
+        hashes, ngram_counts = ngram_hashes(words, self.ngram)
+        hits = np.empty(len(ngram_counts), np.int64)
+        first_sets = np.empty(len(ngram_counts), np.int64)
         compiled_loops().look_up(
-            hashes, counts, self.hashes, self.groups, self._sieve, hits, groups
+            hashes,
+            ngram_counts,
+            self.hashes,
+            self.set_indices,
+            self._sieve,
+            hits,
+            first_sets,
         )
         # A share of 0 must not take documents without any hit.
-        is_contaminated: Bools = (hits >= least) & (hits >= share * counts) & (hits > 0)
+        is_contaminated: Bools = (
+            (hits >= least) & (hits >= share * ngram_counts) & (hits > 0)
+        )
 
-        set_names: list[str | None] = [None] * len(counts)
+        set_names: list[str | None] = [None] * len(ngram_counts)
         for document in np.flatnonzero(is_contaminated).tolist():
-            set_names[document] = self.names[groups[document]]
+            set_names[document] = self.names[first_sets[document]]
         return set_names
 
     @cached_property
@@ -148,7 +156,7 @@ class EvaluationNgrams:
             ],
             {_METADATA_KEY: json.dumps({"ngram": self.ngram, "sets": sets}).encode()},
         )
-        arrays: list[Any] = [pa.array(self.hashes), pa.array(self.groups)]
+        arrays: list[Any] = [pa.array(self.hashes), pa.array(self.set_indices)]
         table = pa.Table.from_arrays(arrays, schema=schema)
         sink = io.BytesIO()
         pq.write_table(table, sink, compression="zstd", write_page_checksum=True)

@@ -237,30 +237,30 @@ def look_up(
     hashes: Any,
     counts: Any,
     known_hashes: Any,
-    groups: Any,
+    set_indices: Any,
     sieve: Any,
     hits: Any,
-    group: Any,
+    first_set: Any,
 ) -> Any:
-    """Count the known n-grams of each document, and find the group of the first.
+    """Count the known n-grams of each document, and find the set of the first.
 
     Args:
         hashes: Hashes of the n-grams of all documents, one document after the other,
             uint64.
         counts: Number of n-grams of each document, int64[documents].
         known_hashes: Hashes of the known n-grams, ascending, uint64[k].
-        groups: Group of each known n-gram, int64[k].
+        set_indices: Set of each known n-gram, int64[k].
         sieve: 1 where the low bits of a known hash point, uint8 of a power of two
             bytes.
         hits: Output: number of known n-grams of each document, int64[documents].
-        group: Output: group of the first known n-gram of each document, or -1,
+        first_set: Output: set of the first known n-gram of each document, or -1,
             int64[documents].
     """
     sieve_mask = np.uint64(len(sieve) - 1)
     hash_index = 0
     for document in range(len(counts)):
         hits[document] = 0
-        group[document] = -1
+        first_set[document] = -1
         for _ in range(counts[document]):
             ngram_hash = hashes[hash_index]
             hash_index += 1
@@ -274,8 +274,8 @@ def look_up(
                 continue
             if known_hashes[known_index] == ngram_hash:
                 hits[document] += 1
-                if group[document] < 0:
-                    group[document] = groups[known_index]
+                if first_set[document] < 0:
+                    first_set[document] = set_indices[known_index]
 
 
 @njit(cache=True)

@@ -226,9 +226,9 @@ def _differences(word: str, expected: object, got: object) -> list[Problem]:
     for change in changes(expected, got):
         expected_text = "nothing"
         got_text = "nothing"
-        if change.there != "b":
+        if change.is_in_a:
             expected_text = canonical_text(change.a)
-        if change.there != "a":
+        if change.is_in_b:
             got_text = canonical_text(change.b)
         # A template of a chat has thousands of characters.
         shown_expected = f"{change.key}: {expected_text:.{_SHOWN_CHARACTERS}}"

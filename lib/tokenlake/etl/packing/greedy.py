@@ -35,8 +35,8 @@ def greedy_segments(
     Returns:
         Pieces of the rows. Without `max_segments` all rows but the last are full.
     """
-    # Pieces that are counted are needed only where a row has too many: all rows are full
-    # otherwise.
+    # Rows are filled first. They are cut anew, piece by piece, only if one of them has
+    # too many pieces.
     ends = np.cumsum(lengths, dtype=np.int64)
     if not len(ends):
         return _cut(lengths, ends, np.empty(0, np.int64))

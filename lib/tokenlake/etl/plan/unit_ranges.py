@@ -177,8 +177,9 @@ def _weight_of(files: Iterable[Iterable[FileRange]]) -> int:
 def _divide(count: int, weights: Sequence[int]) -> list[int]:
     """Divide a number by weights.
 
-    Each share has one, and the rest is divided by the largest remainder. Ties go to the
-    first. For example, 10 divided by the weights 3, 1 and 1 gives 5, 3 and 2.
+    Each share is at least one. The others are divided in proportion, and units lost by
+    rounding go to the largest remainders, ties to the first. For example, 10 divided by
+    the weights 3, 1 and 1 gives 5, 3 and 2.
     """
     remaining = count - len(weights)
     if sum(weights) == 0:

@@ -95,9 +95,9 @@ def _changes_table(
     for change in changes:
         left_value = "-"
         right_value = "-"
-        if change.there != "b":
+        if change.is_in_a:
             left_value = _short(change.a)
-        if change.there != "a":
+        if change.is_in_b:
             right_value = _short(change.b)
         rows.append((change.key, left_value, right_value))
     columns = (label("key", ""), label("a", names[0]), label("b", names[1]))

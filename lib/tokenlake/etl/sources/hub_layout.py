@@ -33,10 +33,10 @@ def layout_of(paths: Sequence[str], card: str | None, repo: str) -> FolderLayout
     splits = splits_by_name(matches("**", data_paths))
     if not splits:
         return None
-    # Beside tables a text file is a licence or a list of requirements; a card's own
-    # pattern may still name it.
-    tables_of_split: dict[str, list[str]] = {}
+    # Beside tables a text file is a licence or a list of requirements, and is left out,
+    # unless a card's own pattern names it. A split of text files alone keeps them.
+    files_of_split: dict[str, list[str]] = {}
     for split, files in splits.items():
         tables = [path for path in files if format_of(path) != "text"]
-        tables_of_split[split] = tables or files
-    return FolderLayout({DEFAULT: tables_of_split}, DEFAULT)
+        files_of_split[split] = tables or files
+    return FolderLayout({DEFAULT: files_of_split}, DEFAULT)

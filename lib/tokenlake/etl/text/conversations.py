@@ -260,7 +260,7 @@ class Conversations:
         return is_plain
 
     def _check(self, rendered: Rendered, roles: Roles, columns: list[Column]) -> None:
-        """Compare one conversation in :data:`CHECKED` with its rendering.
+        """Compare every :data:`CHECKED`-th conversation with its rendering.
 
         Raises:
             TemplateMismatchError: They differ.

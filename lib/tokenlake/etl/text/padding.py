@@ -1,4 +1,6 @@
-"""Padding: rows of ids of many lengths become rectangles.
+"""Padding of rows of texts: rows of ids of many lengths become rectangles.
+
+The loader has its own padding (:mod:`tokenlake.runtime.loader.padding`).
 
 For example rows of 2, 5 and 3 ids: ``longest`` makes one rectangle 5 ids wide;
 ``buckets`` of 4 and 8 make one of the first and third row, 4 wide, and one of the
@@ -91,8 +93,8 @@ def pad(
     require_one_of("strategy", strategy, PADDING_STRATEGIES)
     require_one_of("side", side, SIDES)
     # 1. The width of each row.
-    edges = boundaries if strategy == "buckets" else max_length
-    widths = _widths_of(rows.lengths, strategy, edges)
+    allowed_widths = boundaries if strategy == "buckets" else max_length
+    row_widths = _widths_of(rows.lengths, strategy, allowed_widths)
     # 2. Labels are the ids that count.
     labels = rows
     if loss is not None:
@@ -100,8 +102,8 @@ def pad(
     # 3. One rectangle for each width, of ids and of labels.
     rectangles: list[Padded] = []
     pads_left = side == "left"
-    for width in np.unique(widths).tolist():
-        has_width = widths == width
+    for width in np.unique(row_widths).tolist():
+        has_width = row_widths == width
         padded_ids, is_token = rows.select(has_width).rectangle(
             width, pad_id, left=pads_left
         )
@@ -120,14 +122,14 @@ def pad(
 
 
 def _widths_of(
-    lengths: Int64, strategy: PaddingStrategy, edges: npt.ArrayLike | None
+    lengths: Int64, strategy: PaddingStrategy, allowed_widths: npt.ArrayLike | None
 ) -> Int64:
     """Return the width of each row by the rule of a strategy, int64[n].
 
     Args:
         lengths: Ids of each row, int64[n].
         strategy: Rule for the width of a row.
-        edges: One width, or several ascending ones; None where none was given.
+        allowed_widths: One width, or several ascending ones; None where none was given.
     """
     if strategy == "none":
         return lengths
@@ -135,20 +137,24 @@ def _widths_of(
         # No rows have no longest one; their width is 0.
         longest = int(lengths.max(initial=0))
         return np.full(len(lengths), longest, np.int64)
-    if edges is None:
+    if allowed_widths is None:
         raise ConfigError(f"padding strategy {strategy!r} needs {_WIDTHS[strategy]}")
-    # One width is a list of one boundary.
-    ascending_widths = np.atleast_1d(np.asarray(edges, np.int64))
+    # One width is a list of one allowed width.
+    ascending_widths = np.atleast_1d(np.asarray(allowed_widths, np.int64))
     return _first_widths(lengths, ascending_widths)
 
 
-def _first_widths(lengths: Int64, edges: Int64) -> Int64:
+def _first_widths(lengths: Int64, allowed_widths: Int64) -> Int64:
     """Return the first of ascending widths that holds each row: int64[n]."""
-    if not len(edges) or edges[0] < 1 or np.any(np.diff(edges) <= 0):
+    if (
+        not len(allowed_widths)
+        or allowed_widths[0] < 1
+        or np.any(np.diff(allowed_widths) <= 0)
+    ):
         raise ConfigError(
-            f"boundaries are {edges.tolist()}, expected ascending numbers of at least 1"
+            f"boundaries are {allowed_widths.tolist()}, expected ascending numbers of at least 1"
         )
-    widest = int(edges[-1])
+    widest = int(allowed_widths[-1])
     too_long = np.flatnonzero(lengths > widest)
     if len(too_long):
         row = int(too_long[0])
@@ -159,5 +165,5 @@ def _first_widths(lengths: Int64, edges: Int64) -> Int64:
             got=int(lengths[row]),
             expected=widest,
         )
-    # With the side "left" a row as long as a width finds this width.
-    return edges[np.searchsorted(edges, lengths, side="left")]
+    # "left" finds the first width that is at least the length of the row.
+    return allowed_widths[np.searchsorted(allowed_widths, lengths, side="left")]

@@ -134,19 +134,21 @@ class Joiner:
         # 2. BOS and EOS, where the texts lack them.
         lacks_bos = self._lacks_bos(parts)
         lacks_eos = self._lacks_eos(parts)
-        closed: dict[Part, Ragged] = {}
+        with_affixes: dict[Part, Ragged] = {}
         for name, runs in parts.items():
-            closed[name] = self._closed(runs, lacks_bos.get(name), lacks_eos.get(name))
-        # 3. The policy of long documents.
-        limited = self._limit_answers(closed)
-        fitted = self._truncate(limited)
-        left_out = self._left_out(limited, fitted)
+            with_affixes[name] = self._closed(
+                runs, lacks_bos.get(name), lacks_eos.get(name)
+            )
+        # 3. The limit of answers, then the policy of long documents.
+        limited_answers = self._limit_answers(with_affixes)
+        truncated_parts = self._truncate(limited_answers)
+        left_out = self._left_out(limited_answers, truncated_parts)
         is_kept = np.ones(document_count, np.bool_)
         for document_indices in left_out.values():
             is_kept[document_indices] = False
         all_tokens = 0
         remaining_parts: dict[Part, Ragged] = {}
-        for name, runs in fitted.items():
+        for name, runs in truncated_parts.items():
             remaining_parts[name] = runs.select(is_kept)
             all_tokens += len(remaining_parts[name].ids)
         # 4. The counts. An EOS that we added is gone where its answer was cut.
@@ -155,9 +157,10 @@ class Joiner:
             bos_count += int(is_added[is_kept].sum()) * len(self.prefix)
         # A document has an EOS of its own where none of its answers got one from us.
         eos_count = 0
-        has_own_eos = np.full(document_count, bool(lacks_eos))
+        has_answers = bool(lacks_eos)
+        has_own_eos = np.full(document_count, has_answers)
         for name, is_added in lacks_eos.items():
-            is_whole = fitted[name].lengths == closed[name].lengths
+            is_whole = truncated_parts[name].lengths == with_affixes[name].lengths
             eos_count += int((is_added & is_whole)[is_kept].sum())
             has_own_eos &= ~is_added
         written_tokens = all_tokens - eos_count - bos_count

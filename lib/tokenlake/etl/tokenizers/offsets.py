@@ -1,4 +1,4 @@
-"""Spans of texts, the bytes that each token holds, and the tokens of a span.
+"""Spans of texts in characters and bytes, the bytes of each token, tokens of a span.
 
 In the forms of the allow-list, and of most tokenizers whose words can be cached, the
 size of a token in bytes follows from its id. Byte-level BPE spells every byte of a text
@@ -77,6 +77,9 @@ _MOST_PIECES: Final = 64
 Span = tuple[int, int]
 """UTF-8 bytes of a text: the first, and the one after the last."""
 
+CharacterSpan = tuple[int, int]
+"""Characters of a text: the first, and the one after the last."""
+
 
 @final
 @dataclass(frozen=True, slots=True)
@@ -141,7 +144,7 @@ class Spans:
         return cls(offsets_of(counts), start, stop)
 
 
-def byte_spans(text: str, spans: Sequence[Span]) -> list[Span]:
+def byte_spans(text: str, spans: Sequence[CharacterSpan]) -> list[Span]:
     """Return spans of characters as spans of UTF-8 bytes, without empty ones.
 
     Args:
@@ -153,7 +156,7 @@ def byte_spans(text: str, spans: Sequence[Span]) -> list[Span]:
     if text.isascii():
         return not_empty
     in_bytes: list[Span] = []
-    # The end of the last span, in characters and in bytes.
+    # The end of the previous span, in characters and in bytes.
     character_end = 0
     byte_end = 0
     for start, stop in not_empty:

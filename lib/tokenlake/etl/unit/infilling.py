@@ -14,8 +14,9 @@ that paper shows that models that never saw half a token at a cut do badly there
 tokenizer that puts a blank before a text puts none before a part that continues a text,
 as in Rozière et al. 2023 (arXiv:2308.12950).
 
-1. Hashes of the seed and of the document's identity decide whether it is reordered, in
-   which form and where it is cut.
+1. Hashes of the seed, of the document's identity and of the number of the stretch
+   decide whether a stretch is reordered, in which form and where it is cut. A stretch
+   is a whole document or, with ``level: context``, a piece that fits into a row.
 2. Its parts are encoded. A part that continues a text is encoded after a lead
    character, whose ids are removed.
 3. Parts and sentinels are joined in the order of the form.

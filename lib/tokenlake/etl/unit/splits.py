@@ -44,7 +44,7 @@ def split_indices(
     bounds = np.cumsum(np.asarray(shares, np.float64))[:-1]
     largest_bound = np.nextafter(2.0**64, 0)
     limits = np.minimum(bounds * 2.0**64, largest_bound).astype(np.uint64)
-    draws = _draws(file, position)
+    draws = _split_draws(file, position)
     split_index = np.searchsorted(limits, draws, side="right").astype(np.int8)
     if below is not None:
         split_index[held_out_draws(file, position) < below] = len(shares)
@@ -60,7 +60,7 @@ def held_out_draws(file: Int64, position: Int64) -> Int64:
         file: Id of each document's file, int64[n].
         position: Position of each document in its file, int64[n].
     """
-    return (splitmix64(_draws(file, position)) >> np.uint64(11)).astype(np.int64)
+    return (splitmix64(_split_draws(file, position)) >> np.uint64(11)).astype(np.int64)
 
 
 def kept(position: Int64, excluded: Sequence[int]) -> npt.NDArray[np.bool_]:
@@ -68,5 +68,6 @@ def kept(position: Int64, excluded: Sequence[int]) -> npt.NDArray[np.bool_]:
     return ~np.isin(position, np.asarray(excluded, np.int64))
 
 
-def _draws(file: Int64, position: Int64) -> UInt64:
+def _split_draws(file: Int64, position: Int64) -> UInt64:
+    """Return the draw of each document, as in the formula above, uint64[n]."""
     return splitmix64(splitmix64(position.astype(np.uint64)) ^ file.astype(np.uint64))

@@ -34,9 +34,9 @@ from tokenlake.base.arrays import Int64
 from tokenlake.base.checks import arguments_of, whole_number
 from tokenlake.errors import ConfigError
 
-_TOLERANCE: Final = 50
-"""The exchange of rows ends when the most expensive rank costs at most 1 / 50 more
-than the mean.
+_TOLERANCE_DIVISOR: Final = 50
+"""Rows are exchanged until the most expensive rank costs at most 1 / 50 more than the
+mean.
 """
 
 
@@ -131,23 +131,23 @@ def _exchange(rows: Int64, costs: Int64) -> None:
     by ``2 (a - b)``.
 
     Args:
-        rows: Rows of each rank, a column for each, int64[n, ranks].
-        costs: Their costs, int64[n, ranks].
+        rows: Rows of each rank, a column for each, int64[rounds, ranks].
+        costs: Their costs, int64[rounds, ranks].
     """
     ranks = rows.shape[1]
     rank_costs = costs.sum(axis=0)
     total_cost = int(rank_costs.sum())
     for _ in range(2 * ranks):
         expensive = int(rank_costs.argmax())
-        # The same as cost / mean <= 1 + 1 / tolerance, in whole numbers.
-        if int(rank_costs[expensive]) * ranks * _TOLERANCE <= total_cost * (
-            _TOLERANCE + 1
+        # The same as cost / mean <= 1 + 1 / divisor, in whole numbers.
+        if int(rank_costs[expensive]) * ranks * _TOLERANCE_DIVISOR <= total_cost * (
+            _TOLERANCE_DIVISOR + 1
         ):
             return
         cheap = int(rank_costs.argmin())
         difference = int(rank_costs[expensive] - rank_costs[cheap])
-        # Change of cost for each pair of rows, int64[n, n], and the difference that is
-        # left.
+        # Cost that each exchange moves from the expensive to the cheap rank,
+        # int64[rounds, rounds]. The difference shrinks by twice that.
         moved = costs[:, expensive, None] - costs[:, cheap]
         remaining = np.abs(difference - 2 * moved)
         best = int(remaining.argmin())

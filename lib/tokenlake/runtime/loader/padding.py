@@ -1,5 +1,6 @@
-"""Padding of rows of many lengths: the length of each batch, the end that is padded,
-and the end that is cut.
+"""Padding of batches of the loader: their length, the end that is padded or cut.
+
+Rows of texts are padded in :mod:`tokenlake.etl.text.padding`.
 
 ::
 

@@ -54,13 +54,23 @@ class Change:
         key: Dotted key, such as ``build.pack.seq_length``.
         a: Value in `a`; None also if `a` has no such key.
         b: Value in `b`; None also if `b` has no such key.
-        there: Versions that have the key.
+        there: Which versions have the key: ``both``, ``a`` alone or ``b`` alone.
     """
 
     key: str
     a: Any
     b: Any
     there: Side = "both"
+
+    @property
+    def is_in_a(self) -> bool:
+        """Whether `a` has the key."""
+        return self.there != "b"
+
+    @property
+    def is_in_b(self) -> bool:
+        """Whether `b` has the key."""
+        return self.there != "a"
 
 
 @final

@@ -39,7 +39,8 @@ _USUAL: Final = 1000.0  # bytes a second
 class SlowServerError(ConnectionError):
     """A server sends less than the floor.
 
-    It is tried again as long as nothing comes, because it may be a passing jam.
+    The request is retried, because the network may only be congested for a while. Slow
+    bytes do not count as progress.
 
     Attributes:
         rate: Bytes a second that came.

@@ -143,8 +143,8 @@ def _cache_files(folder: Path) -> list[tuple[int, int, Path]]:
     Temporary files of dead processes are removed.
 
     Returns:
-        Time of the last use (ns), size and path of each file, the least recently used
-        first.
+        Modification time (ns), size and path of each file, ascending. :func:`open_copy`
+        sets the time of a copy at each use, so that the least recently used comes first.
     """
     files: list[tuple[int, int, Path]] = []
     with os.scandir(folder) as entries:

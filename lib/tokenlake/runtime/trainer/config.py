@@ -26,9 +26,9 @@ from pydantic import BeforeValidator, Strict, model_validator
 from tokenlake.base.checks import require_one_of
 from tokenlake.base.section import (
     Count,
-    Fraction,
     Path,
     Section,
+    Share,
     SourceName,
     SplitName,
     Step,
@@ -157,7 +157,7 @@ class LossConfig(_Choice):
     ratio.
     """
 
-    smoothing: Annotated[Fraction, Lt(0.5)] = 0.0
+    smoothing: Annotated[Share, Lt(0.5)] = 0.0
     """DPO: assumed share of pairs that are the wrong way round."""
 
     desirable: _Positive = 1.0
@@ -235,7 +235,7 @@ class ScheduleConfig(_Choice):
     warmup: Step = 0
     """Number of steps until the peak, linear from 0."""
 
-    floor: Fraction = 0.0
+    floor: Share = 0.0
     """Learning rate at the end, as a share of the peak."""
 
     steps: Count | None = None
@@ -244,7 +244,7 @@ class ScheduleConfig(_Choice):
     cycles: Count = 4
     """Number of cosines, each of which starts at the peak."""
 
-    decay: Fraction = 0.2
+    decay: Share = 0.2
     """WSD: share of the steps, at the end, in which the rate falls."""
 
 

@@ -27,11 +27,11 @@ from pydantic import BeforeValidator, InstanceOf, Strict, model_validator
 from tokenlake.base.checks import did_you_mean
 from tokenlake.base.section import (
     Count,
-    Fraction,
     Path,
     Positive,
     Section,
     Seed,
+    Share,
     Size,
     SourceName,
     SplitName,
@@ -228,7 +228,7 @@ class MixtureConfig(Section):
     """Largest number of times that the rows of a source may come."""
 
     max_fraction: Annotated[
-        Fraction | dict[SourceName, Fraction] | None, _cap("max_fraction")
+        Share | dict[SourceName, Share] | None, _cap("max_fraction")
     ] = None
     """Largest share of a source that is used, always the same rows."""
 
