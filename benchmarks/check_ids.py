@@ -37,8 +37,8 @@ import xxhash
 
 from tokenlake.base.arrays import UInt64, text_of_strings
 from tokenlake.errors import TokenizerError
+from tokenlake.etl.tokenizers.backends import ReferenceBackend
 from tokenlake.etl.tokenizers.encoder import Encoder
-from tokenlake.etl.tokenizers.engines import ReferenceEngine
 from tokenlake.etl.tokenizers.files import TokenizerFiles, load_tokenizer
 from tokenlake.etl.tokenizers.fingerprint import adversarial_texts
 from tokenlake.etl.tokenizers.gate import choose_encoder
@@ -120,7 +120,7 @@ def write_hashes(data: Path, target: Path, every: int) -> None:
         for mode in ("literal", "encode"):
             started = time.process_time()
             try:
-                reference = ReferenceEngine(files, literal=mode == "literal")
+                reference = ReferenceBackend(files, literal=mode == "literal")
             except TokenizerError as error:
                 print(f"{files.name} {mode}: {error}", flush=True)
                 continue
@@ -166,7 +166,7 @@ def strings_of_all_points() -> Iterator[str]:
         )
 
 
-def hashes_of(reference: ReferenceEngine, text: pa.LargeStringArray) -> UInt64:
+def hashes_of(reference: ReferenceBackend, text: pa.LargeStringArray) -> UInt64:
     """Return a hash of the ids of every text: uint64[n]."""
     hashes: list[int] = []
     for first in range(0, len(text), ROWS):

@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 
 from tokenlake.etl.tokenizers.allowlist import SPLIT_REGEXES
-from tokenlake.etl.tokenizers.engines import GigatokenEngine, ReferenceEngine
+from tokenlake.etl.tokenizers.backends import GigatokenBackend, ReferenceBackend
 from tokenlake.etl.tokenizers.files import TokenizerFiles
 
 CODE_POINTS = [point for point in range(0x80, 0x110000) if not 0xD800 <= point < 0xE000]
@@ -111,7 +111,7 @@ def differing(files: TokenizerFiles, contexts: Iterable[str]) -> dict[int, str]:
     """Return the code points that encode differently, each with the first context
     that showed it.
     """
-    reference, fast = ReferenceEngine(files), GigatokenEngine(files)
+    reference, fast = ReferenceBackend(files), GigatokenBackend(files)
     found: dict[int, str] = {}
     for context in contexts:
         for first in range(0, len(CODE_POINTS), BATCH):

@@ -45,7 +45,7 @@ def walk() -> list[str]:
         layout = Layout(session.dataset, session.version)
         (unit,) = session.plan.units
         chooser: Any = InProcessPool()
-        engine = session.engines.choose(unit, chooser)
+        engine = session.backends.choose(unit, chooser)
         job = session.plan.job(unit, session.plan.store, layout, engine)
         pool = InProcessPool()
         sys.setprofile(note)

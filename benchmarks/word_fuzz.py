@@ -36,7 +36,7 @@ from tests.tokenizers.test_words import (
     form,
 )
 from tokenlake.etl.tokenizers.files import TokenizerFiles
-from tokenlake.etl.tokenizers.words.engine import WordEngine
+from tokenlake.etl.tokenizers.words.backend import WordBackend
 from tokenlake.etl.tokenizers.words.rules import objection_to_words
 
 _BATCH: Final = 500
@@ -201,7 +201,7 @@ def compare(
     for literal in (True, False):
         if objection_to_words(files, literal=literal) is not None:
             continue
-        engine = WordEngine(files, literal=literal)
+        engine = WordBackend(files, literal=literal)
         count = 0
         different: list[str] = []
         for first in range(0, strings, _BATCH):

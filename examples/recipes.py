@@ -28,8 +28,9 @@ Batch = dict[str, Any]
 def maxtext(
     data: tl.Dataset, batch_size: int, sharding: Sharding | None = None
 ) -> Iterator[Batch]:
-    """MaxText: what its train step takes, global arrays; a target of segment 0 bears
-    no loss.
+    """Yield batches for MaxText's train step, global arrays.
+
+    Targets of segment 0 do not count toward the loss.
     """
     columns = ("input_ids", "targets", "positions", "segment_ids")
     options = {"epochs": None, "columns": columns, "sharding": sharding}
@@ -44,8 +45,9 @@ def maxtext(
 
 
 def levanter(data: tl.Dataset, batch_size: int, step: int = 0) -> Iterator[Batch]:
-    """Levanter: the fields of its `LmExample`, any step of them; `attn_mask` is
-    `causal().with_segment_ids(...)`.
+    """Yield the fields of Levanter's `LmExample`, from any step on.
+
+    Its `attn_mask` is `causal().with_segment_ids(...)`.
     """
     loader = tl.DataLoader(
         data, batch_size, epochs=None, columns=("input_ids", "targets", "segment_ids")
@@ -60,8 +62,9 @@ def levanter(data: tl.Dataset, batch_size: int, step: int = 0) -> Iterator[Batch
 
 
 def torchtitan(data: tl.Dataset, batch_size: int, rank: int = 0, ranks: int = 1) -> Any:
-    """Return a loader with `state_dict`, of flat inputs and labels, for one
-    data-parallel rank of torchtitan.
+    """Return a loader of flat inputs and labels for one data-parallel rank of torchtitan.
+
+    It has `state_dict`.
     """
     from torchdata.stateful_dataloader import StatefulDataLoader
 
@@ -79,8 +82,9 @@ def torchtitan(data: tl.Dataset, batch_size: int, rank: int = 0, ranks: int = 1)
 def torchtitan_grain(
     data: tl.Dataset, batch_size: int, rank: int = 0, ranks: int = 1
 ) -> Any:
-    """torchtitan, through Grain, as its `GrainDataLoader` does: a dataset whose
-    iterator has `get_state`.
+    """Return a Grain dataset for torchtitan's `GrainDataLoader`.
+
+    Its iterator has `get_state`.
     """
     import torch
 
@@ -94,8 +98,9 @@ def torchtitan_grain(
 
 
 def transformers(data: tl.Dataset, model: Any, arguments: Any) -> Any:
-    """Return a Hugging Face Trainer over memory-mapped rows, whose `position_ids`
-    keep documents apart.
+    """Return a Hugging Face Trainer over memory-mapped rows.
+
+    Their `position_ids` keep documents apart.
     """
     from transformers import Trainer, default_data_collator
 
@@ -108,9 +113,7 @@ def transformers(data: tl.Dataset, model: Any, arguments: Any) -> Any:
 
 
 def trl_sft(data: tl.Dataset, model: Any, config: Any, tokenizer: Any) -> Any:
-    """Return TRL's SFTTrainer over rows that are tokenized and packed already, with
-    their stored labels.
-    """
+    """Return TRL's SFTTrainer over packed rows with their stored labels."""
     from transformers import default_data_collator
     from trl import SFTTrainer
 
@@ -123,8 +126,9 @@ def trl_sft(data: tl.Dataset, model: Any, config: Any, tokenizer: Any) -> Any:
 def trl_dpo(
     data: tl.Dataset, model: Any, reference: Any, config: Any, tokenizer: Any
 ) -> Any:
-    """Return TRL's DPOTrainer over a version that is built with `preference:
-    {method: dpo, trainer: trl}`.
+    """Return TRL's DPOTrainer over a version of preference pairs.
+
+    It is built with `preference: {method: dpo, trainer: trl}`.
     """
     from trl import DPOTrainer
 
@@ -138,6 +142,5 @@ def trl_dpo(
 
 def _inputs_and_labels(batch: dict[str, Any]) -> tuple[dict[str, Any], Any]:
     """Return the inputs of a model and its labels."""
-    return {"input": batch["input_ids"], "positions": batch["positions"]}, batch[
-        "targets"
-    ]
+    inputs = {"input": batch["input_ids"], "positions": batch["positions"]}
+    return inputs, batch["targets"]

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tokenlake.etl.in_process_pool import InProcessPool
-from tokenlake.etl.job import NO_ENGINE
+from tokenlake.etl.job import NO_BACKEND
 from tokenlake.etl.session import BuildSession
 from tokenlake.runtime.store.layout import Layout
 from tokenlake.runtime.store.ledger import UnitRecord
@@ -24,7 +24,7 @@ def main(config: dict[str, Any]) -> None:
     for index in session.pending:
         told: list[dict[str, Any]] = []
         job = session.plan.job(
-            session.plan.units[index], session.plan.store, layout, NO_ENGINE
+            session.plan.units[index], session.plan.store, layout, NO_BACKEND
         )
         record = UnitRecord.from_bytes(
             pool.run(job, told.append).encode(), f"the record of unit {index}"

@@ -43,7 +43,7 @@ def main(config: dict[str, Any], request: str) -> dict[str, Any]:
         )
         return parts
     parts["gate"], verdict = timed(
-        lambda: workbench.run(plan.engine_job(plan.units[0], layout), _ignore)
+        lambda: workbench.run(plan.backend_job(plan.units[0], layout), _ignore)
     )
     units: list[tuple[int, float]] = []
     for unit in plan.units[:_UNITS]:

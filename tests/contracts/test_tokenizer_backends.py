@@ -18,7 +18,7 @@ from tests.tokenizer_files import train_unigram, train_word_piece
 from tests.tokenizer_reference import HAS_STAGES
 from tests.tokenizers import tokenizer_samples as samples
 from tokenlake.errors import TokenizerError
-from tokenlake.etl.tokenizers import ENGINES, Encoder, TokenizerFiles, choose_encoder
+from tokenlake.etl.tokenizers import BACKENDS, Encoder, TokenizerFiles, choose_encoder
 
 
 @cache
@@ -73,7 +73,7 @@ def ids_of(encoder: Encoder, texts: list[str]) -> list[list[int]]:
     return samples.rows_of(encoder.encode(samples.large(texts)))
 
 
-@pytest.fixture(params=ENGINES)
+@pytest.fixture(params=BACKENDS)
 def engine(request: pytest.FixtureRequest) -> str:
     return request.param
 
@@ -101,7 +101,7 @@ def test_ids_are_those_of_the_reference_for_every_tokenizer_that_it_supports(
 def test_ids_of_any_text_do_not_depend_on_its_batch(
     data: st.DataObject, texts: list[str]
 ) -> None:
-    engine = data.draw(st.sampled_from(ENGINES))
+    engine = data.draw(st.sampled_from(BACKENDS))
     name = data.draw(st.sampled_from(NAMES))
     encoder = encoder_of(engine, name, "literal")
     if encoder is None:

@@ -334,7 +334,7 @@ def test_cancelling_stops_at_once_and_leaves_no_process(config):
         session = BuildSession.open(config)
         with pytest.raises(CancelledError):
             run_pending(session, pool)
-            pool.run(session.plan.engine_job(session.plan.units[0], Layout("d", 1)))
+            pool.run(session.plan.backend_job(session.plan.units[0], Layout("d", 1)))
     for pid in pids:
         with pytest.raises(ProcessLookupError):
             os.kill(pid, 0)

@@ -157,7 +157,7 @@ def _difference(
     if what == "engine":
         return (
             r"its tokenizer backend is tokenizers \(gigatoken is not installed\), expected gigatoken",
-            (lambda: monkeypatch.setattr(Workbench, "_choose_engine", _other_engine)),
+            (lambda: monkeypatch.setattr(Workbench, "_choose_backend", _other_engine)),
         )
     if what == "store":
         return r"store has no small/v1/claim\.json here", (

@@ -192,11 +192,11 @@ def test_a_warm_worker_has_loaded_what_its_units_need(
     unit = session.plan.units[0]
     workbench = Workbench()
     pool = InProcessPool(workbench)
-    engine = session.engines.choose(unit, InProcessPool())
+    engine = session.backends.choose(unit, InProcessPool())
     workbench.warm(session.plan.warm_job(unit, session._layout))  # type: ignore[arg-type]
     # The one that is there is used.
     monkeypatch.setattr("tokenlake.etl.workbench.Encoder", None)
-    session.engines._chosen[unit.source] = engine
+    session.backends._chosen[unit.source] = engine
     session.run_unit(0, pool)  # type: ignore[arg-type]
     assert session.commit().totals.documents == 40
 

@@ -87,7 +87,7 @@ def test_a_cancelled_mixture_stops_at_the_source_it_is_at_and_can_be_resumed(
     told = [event for event, _ in again.told]
     assert told.count("BuildStep") == 3
     assert told.count("BuildPlanned") == 3
-    assert told.count("EngineCondemned") == 0
+    assert told.count("BackendDiscarded") == 0
 
 
 def test_ctrl_c_and_a_killed_worker_cost_nothing_that_was_finished(

@@ -25,9 +25,9 @@ from tokenlake.etl import (
     UnitStarted,
 )
 from tokenlake.etl.events import (
+    BackendChosen,
+    BackendDiscarded,
     BuildRequested,
-    EngineChosen,
-    EngineCondemned,
     Phase,
     Planning,
 )
@@ -63,8 +63,8 @@ def _run() -> Iterator[Event]:
         source_bytes={"web": 30 * MB, "code": 10 * MB},
     )
     yield UnitFinished(0, "web", 10 * MB, _record(0, 1_000, 10), "resumed")
-    yield EngineChosen("gpt2", "gigatoken", "equal to the reference")
-    yield EngineChosen("gpt2", "gigatoken", "equal to the reference on other texts")
+    yield BackendChosen("gpt2", "gigatoken", "equal to the reference")
+    yield BackendChosen("gpt2", "gigatoken", "equal to the reference on other texts")
     yield UnitStarted(1, "web", 10 * MB)
     yield UnitProgress(1, "web", 6 * MB, 5, 500)
     yield UnitStarted(2, "code", 10 * MB)
@@ -102,7 +102,7 @@ def test_lines_without_a_terminal() -> None:
     with RunProgress("planning", Console(file=out, width=200)) as progress:
         for event in _run():
             progress(event)
-        progress(EngineCondemned("gigatoken", "differs on 'x\x1b[2J'"))
+        progress(BackendDiscarded("gigatoken", "differs on 'x\x1b[2J'"))
     assert out.getvalue().splitlines() == [
         "planning",
         "web v2: 4 units, 38.1 MiB; 3 to build, 1 already built",

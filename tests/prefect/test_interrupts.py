@@ -29,7 +29,7 @@ Output = pytest.CaptureFixture[str]
 ANSWER = "\ncancelling; press Ctrl-C again to end at once\n"
 
 
-class Engine:
+class Backend:
     """Stands for a build run: it only notes that it was cancelled."""
 
     def __init__(self) -> None:
@@ -64,7 +64,7 @@ def test_a_build_is_cancelled_though_a_callback_swallows_the_exception(
     capfd: Output,
 ) -> None:
     interrupts = interrupting.Interrupts()
-    noting = Engine()
+    noting = Backend()
     with interrupts.handled():
         interrupts.set_run(noting)
         with contextlib.suppress(KeyboardInterrupt):  # as an import's callback does
@@ -88,7 +88,7 @@ def test_a_signal_that_arrives_while_the_first_is_answered_changes_nothing(
 
     monkeypatch.setattr(threading.Thread, "start", start_interrupted)
     interrupts = interrupting.Interrupts()
-    noting = Engine()
+    noting = Backend()
     with pytest.raises(KeyboardInterrupt), interrupts.handled():
         interrupts.set_run(noting)
         signal.raise_signal(signal.SIGINT)
@@ -121,7 +121,7 @@ def test_a_build_that_comes_after_ctrl_c_is_not_begun() -> None:
     interrupts = interrupting.Interrupts()
     interrupts.has_begun = True
     with pytest.raises(KeyboardInterrupt):
-        interrupts.set_run(Engine())
+        interrupts.set_run(Backend())
 
 
 def test_sigterm_is_answered_as_ctrl_c_is(
@@ -130,7 +130,7 @@ def test_sigterm_is_answered_as_ctrl_c_is(
     requested = threading.Event()
     monkeypatch.setattr(termination, "_REQUESTED", requested)
     interrupts = interrupting.Interrupts()
-    noting = Engine()
+    noting = Backend()
     before = signal.signal(signal.SIGTERM, termination.terminate)
     try:
         with pytest.raises(KeyboardInterrupt), interrupts.handled():

@@ -29,7 +29,7 @@ from tokenlake.runtime.store import close_filesystems
 
 policy: Any = lazily("tokenlake.runs.policy")
 
-engines: Any = lazily("tokenlake.runs.build_run")
+build_runs: Any = lazily("tokenlake.runs.build_run")
 requests: Any = lazily("tokenlake.runs.request")
 
 SECRET = "Bearer opensesame-7d1f0c55"
@@ -164,8 +164,8 @@ class TestResolving:
                 ],
             }
         )
-        with engines.BuildRun(loaded, workers=1) as engine:
-            assert engine.blocks == ("one", "two")
+        with build_runs.BuildRun(loaded, workers=1) as build_run:
+            assert build_run.blocks == ("one", "two")
 
 
 class TestScrubbing:
@@ -344,14 +344,15 @@ class TestEngine:
                 {"headers": {"Authorization": {"block": "lake"}}},
             )
         )
-        with engines.BuildRun(wanted, workers=1) as engine:
-            assert engine.blocks == ("lake",)
+        with build_runs.BuildRun(wanted, workers=1) as build_run:
+            assert build_run.blocks == ("lake",)
             assert not server.log
-            engine.provide({"lake": SECRET})
-            assert len(engine.session().pending) == 1
-            engine.build([0], lambda line, *args: None)
+            build_run.provide({"lake": SECRET})
+            assert len(build_run.session().pending) == 1
+            build_run.build([0], lambda line, *args: None)
             assert (
-                sum(entry.documents for entry in engine.commit().manifest.files) == 300
+                sum(entry.documents for entry in build_run.commit().manifest.files)
+                == 300
             )
 
 

@@ -23,7 +23,7 @@ from tokenlake.etl.text import (
     sentence_breaks,
     truncate,
 )
-from tokenlake.etl.tokenizers import ReferenceEngine
+from tokenlake.etl.tokenizers import ReferenceBackend
 
 Places = tuple[list[int], list[int]]
 
@@ -73,7 +73,7 @@ def trained(text: str) -> Places:
     return start.tolist(), stop.tolist()
 
 
-PLACING = ReferenceEngine(samples.byte_level())
+PLACING = ReferenceBackend(samples.byte_level())
 TOKENIZERS = st.sampled_from(
     [by_character, by_byte, by_true_byte, without_blanks, trained]
 )

@@ -17,7 +17,7 @@ from tests.tokenizers import tokenizer_samples as samples
 from tests.tokenizers.test_places import FORMS, expected, texts
 from tests.tokenizers.tokenizer_mutations import FLAGS
 from tokenlake.errors import TokenizerError
-from tokenlake.etl.tokenizers import ReferenceEngine, TokenizerFiles
+from tokenlake.etl.tokenizers import ReferenceBackend, TokenizerFiles
 from tokenlake.etl.tokenizers.alignment import Aligner, compose
 
 # Letters that compose, decompose, and marks of several classes, in and out of order.
@@ -54,7 +54,7 @@ def with_token(files: TokenizerFiles, **flags: bool) -> TokenizerFiles:
 def aligned(
     files: TokenizerFiles, text: str, *, literal: bool
 ) -> list[tuple[int, int, int]]:
-    reference = ReferenceEngine(files, literal=literal)
+    reference = ReferenceBackend(files, literal=literal)
     aligner = Aligner(files, literal=literal, normalize=reference.normalized)
     ids, start, stop = aligner.place(text, reference.encode_piece(text))
     return list(zip(ids.tolist(), start.tolist(), stop.tolist(), strict=True))
@@ -111,7 +111,7 @@ def test_composing_gives_the_same_text_as_python(text: str) -> None:
 
 def test_ids_of_another_text_are_refused() -> None:
     files = samples.byte_level()
-    reference = ReferenceEngine(files)
+    reference = ReferenceBackend(files)
     aligner = Aligner(files, literal=True, normalize=reference.normalized)
     with pytest.raises(
         TokenizerError, match=r"do not spell the text.*tokenizers>=0\.22,<1"

@@ -16,7 +16,7 @@ from tests.tokenizer_reference import needs_stages
 from tests.tokenizers import tokenizer_samples as samples
 from tokenlake import BuildResult
 from tokenlake.etl import Event, UnitFinished, build_dataset
-from tokenlake.etl.events import EngineChosen, EngineCondemned
+from tokenlake.etl.events import BackendChosen, BackendDiscarded
 
 # About engines that are chosen beside `tokenizers` before 1.0.
 pytestmark = needs_stages
@@ -30,8 +30,8 @@ TEMPLATE = (
 # first token ends.
 WRONG = {
     "ids": """
-        import tokenlake.etl.tokenizers.engines as fast
-        right = fast.GigatokenEngine.encode
+        import tokenlake.etl.tokenizers.backends as fast
+        right = fast.GigatokenBackend.encode
 
         def wrong(self, text):
             made = right(self, text)
@@ -41,7 +41,7 @@ WRONG = {
                     ids[made.offsets[row + 1] - 1] += 1
             return type(made)(ids, made.offsets)
 
-        fast.GigatokenEngine.encode = wrong
+        fast.GigatokenBackend.encode = wrong
     """,
     "places": """
         import tokenlake.etl.tokenizers.offsets as sizes
@@ -133,12 +133,12 @@ def test_a_mismatch_at_the_probe_keeps_the_engine_out(
     _, events = build(
         config_of(tmp_path, tokenizer, "abc", chat=what == "places", store="store")
     )
-    (chosen,) = (event for event in events if isinstance(event, EngineChosen))
+    (chosen,) = (event for event in events if isinstance(event, BackendChosen))
     assert (
         chosen.engine == "tokenizers" and "differs from the reference" in chosen.reason
     )
     assert WORD in chosen.reason
-    assert not [event for event in events if isinstance(event, EngineCondemned)]
+    assert not [event for event in events if isinstance(event, BackendDiscarded)]
     assert set(engines_of(events).values()) == {"tokenizers"}
 
 
@@ -152,10 +152,10 @@ def test_a_mismatch_in_the_middle_has_every_unit_built_again_by_the_reference(
     result, events = build(
         config_of(tmp_path, tokenizer, "bc", chat=chat, store="store")
     )
-    assert [event.engine for event in events if isinstance(event, EngineChosen)] == [
+    assert [event.engine for event in events if isinstance(event, BackendChosen)] == [
         "gigatoken"
     ]
-    (condemned,) = (event for event in events if isinstance(event, EngineCondemned))
+    (condemned,) = (event for event in events if isinstance(event, BackendDiscarded))
     part = "the first byte of id" if what == "places" else "from id"
     assert (
         condemned.engine == "gigatoken"

@@ -17,13 +17,13 @@ from tokenlake.base import Ragged
 from tokenlake.errors import ConfigError, EngineMismatchError, TokenizerError
 from tokenlake.etl.tokenizers import (
     Encoder,
-    ReferenceEngine,
+    ReferenceBackend,
     SpecialScan,
     TokenizerFiles,
 )
 from tokenlake.etl.tokenizers.allowlist import UnicodeGuard
 
-ENGINES = ("gigatoken", "tokenizers")
+BACKENDS = ("gigatoken", "tokenizers")
 LONGEST_SAMPLE = 4096
 """Bytes of a text that are compared with the reference, at most."""
 
@@ -69,7 +69,7 @@ def _encoder(name: str) -> Encoder:
     )
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", BACKENDS)
 def test_special_tokens_in_text(engine: str) -> None:
     files = samples.sentencepiece()
     texts = samples.large(["a</s>b", "no markup", "<s><s> </s>", "</ s>", "x </s", ">"])
@@ -110,7 +110,7 @@ def test_a_special_token_across_two_documents_is_none() -> None:
     assert encoded.special_tokens == 0 and not encoded.special_docs.size
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", BACKENDS)
 def test_affixes_come_from_the_post_processor(engine: str) -> None:
     files = samples.sentencepiece()
     both = samples.template([("<s>", 1)], [("</s>", 2), ("<unk>", 0)])
@@ -374,7 +374,7 @@ def test_the_reference_ignores_truncation_and_padding() -> None:
         lambda spec: spec.update(padding=padding, truncation=truncation),
     )
     texts = ["a", "a longer text of many words"]
-    for engine in ENGINES:
+    for engine in BACKENDS:
         encoded = Encoder(files, engine=engine).encode(samples.large(texts))
         assert samples.rows_of(encoded) == samples.reference_ids(
             samples.sentencepiece(), texts, literal=True
@@ -392,9 +392,9 @@ def test_the_reference_ignores_truncation_and_padding() -> None:
 def test_the_reference_cuts_long_documents_without_changing_ids(
     name: str, literal: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tokenlake.etl.tokenizers.engines.BATCH_BYTES", 50)
+    monkeypatch.setattr("tokenlake.etl.tokenizers.backends.BATCH_BYTES", 50)
     files, text = samples.known()[name], "\n".join(samples.hard_texts())
-    reference = ReferenceEngine(files, literal=literal)
+    reference = ReferenceBackend(files, literal=literal)
     assert reference.cuts is not None
     assert len(list(reference.cuts.pieces(pa.py_buffer(text.encode()), 50))) > 200
     rows = reference.encode(
@@ -424,6 +424,6 @@ def test_documents_of_other_tokenizers_are_never_cut() -> None:
         samples.byte_level(), lambda spec: spec["added_tokens"].append(spaced)
     )
     for files in (inside, lower):
-        assert ReferenceEngine(files, literal=True).cuts is None
-    assert ReferenceEngine(token, literal=False).cuts is None
-    assert ReferenceEngine(token, literal=True).cuts is not None
+        assert ReferenceBackend(files, literal=True).cuts is None
+    assert ReferenceBackend(token, literal=False).cuts is None
+    assert ReferenceBackend(token, literal=True).cuts is not None

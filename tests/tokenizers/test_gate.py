@@ -27,9 +27,9 @@ from tokenlake.errors import (
 from tokenlake.etl import build_dataset
 from tokenlake.etl.tokenizers import (
     Encoder,
-    ReferenceEngine,
+    ReferenceBackend,
     TokenizerFiles,
-    engines,
+    backends,
     gate,
     objection,
 )
@@ -38,7 +38,7 @@ from tokenlake.etl.tokenizers import (
 pytestmark = needs_stages
 
 BYTE = samples.byte_level
-GigatokenEngine = engines.GigatokenEngine
+GigatokenBackend = backends.GigatokenBackend
 
 
 def test_a_request_for_gigatoken_is_refused_with_the_reason() -> None:
@@ -103,15 +103,15 @@ class OtherEngine:
             files,
             lambda spec: spec["model"].update(merges=spec["model"]["merges"][:-40]),
         )
-        self._engine = GigatokenEngine(other, literal=literal)
+        self._backend = GigatokenBackend(other, literal=literal)
 
     def encode(self, text: pa.LargeStringArray) -> Any:
-        return self._engine.encode(text)
+        return self._backend.encode(text)
 
 
 def test_the_probe_condemns_a_wrong_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     documents = samples.training_texts()
-    monkeypatch.setattr(engines, "GigatokenEngine", OtherEngine)
+    monkeypatch.setattr(backends, "GigatokenBackend", OtherEngine)
     with pytest.raises(EngineMismatchError):
         choose_engine(BYTE(), "gigatoken", "literal", documents)
     choice = choose_engine(BYTE(), "auto", "literal", documents)
@@ -127,12 +127,12 @@ def test_a_difference_in_the_documents_alone_is_found(
         def __init__(
             self, files: TokenizerFiles, *, literal: bool = True, threads: bool = False
         ) -> None:
-            self._engine = GigatokenEngine(files, literal=literal)
+            self._backend = GigatokenBackend(files, literal=literal)
 
         def encode(self, text: pa.LargeStringArray) -> Any:
-            return self._engine.encode(pc.replace_substring(text, "zzqx", "zzxq"))
+            return self._backend.encode(pc.replace_substring(text, "zzqx", "zzxq"))
 
-    monkeypatch.setattr(engines, "GigatokenEngine", WrongOnOneWord)
+    monkeypatch.setattr(backends, "GigatokenBackend", WrongOnOneWord)
     assert choose_engine(BYTE()).engine == "gigatoken"
     assert (
         choose_engine(BYTE(), sample_texts=["fine", "has zzqx inside"]).engine
@@ -215,8 +215,8 @@ def test_a_panic_while_encoding_is_a_tokenizer_error() -> None:
         def encode(self, *_: Any, **__: Any) -> None:
             raise type("PanicException", (BaseException,), {})("index out of bounds")
 
-    reference = ReferenceEngine(BYTE())
-    reference._backend = Panicking()
+    reference = ReferenceBackend(BYTE())
+    reference._library = Panicking()
     with pytest.raises(TokenizerError, match="panicked: index out of bounds"):
         reference.encode(samples.large(["a"]))
 
@@ -227,8 +227,8 @@ def test_interrupts_are_not_swallowed(interrupt: type[BaseException]) -> None:
         def encode(self, *_: Any, **__: Any) -> None:
             raise interrupt
 
-    reference = ReferenceEngine(BYTE())
-    reference._backend = Interrupted()
+    reference = ReferenceBackend(BYTE())
+    reference._library = Interrupted()
     with pytest.raises(interrupt):
         reference.encode(samples.large(["a"]))
 

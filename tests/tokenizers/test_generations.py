@@ -22,7 +22,7 @@ from tests.tokenizers.tokenizer_mutations import MUTATIONS
 from tokenlake.errors import TokenizerError
 from tokenlake.etl.tokenizers import (
     Encoder,
-    ReferenceEngine,
+    ReferenceBackend,
     TokenizerFiles,
     choose_encoder,
     gate,
@@ -30,7 +30,7 @@ from tokenlake.etl.tokenizers import (
 from tokenlake.runtime.tokenizer_guard import (
     BoundedTokenizer,
     exports_parts,
-    open_backend,
+    open_library_tokenizer,
     why_not_fast,
 )
 
@@ -59,7 +59,7 @@ def ids_hash(files: TokenizerFiles) -> str:
     digest = hashlib.sha256()
     texts = samples.large(list(samples.hard_texts()))
     for literal in (True, False):
-        reference = ReferenceEngine(files, literal=literal)
+        reference = ReferenceBackend(files, literal=literal)
         rows = reference.encode(texts)
         digest.update(
             rows.offsets.astype(np.int64).tobytes()
@@ -115,13 +115,13 @@ def test_what_tokenizers_1_takes_for_something_else_is_refused(name: str) -> Non
             TokenizerError,
             match=r"may return ids that differ.*pip install 'tokenizers>=0\.22,<1'",
         ):
-            ReferenceEngine(files)
+            ReferenceBackend(files)
 
 
 def test_a_bounded_process_gives_the_same_ids() -> None:
     files = samples.sentencepiece()
     bounded = BoundedTokenizer("mine", files.json_bytes, "a test asks for it")
-    backend = open_backend("mine", files.json_bytes)
+    backend = open_library_tokenizer("mine", files.json_bytes)
     texts = ["a word</s>", "", "caf\u00e9 \u4f60"]
     for literal in (True, False):
         bounded.encode_special_tokens = literal

@@ -13,7 +13,7 @@ import pytest
 
 from tests.tokenizers.tokenizer_samples import byte_level
 from tokenlake.errors import MissingExtraError
-from tokenlake.etl.tokenizers.words import WordEngine, is_compiled, loops, machine_code
+from tokenlake.etl.tokenizers.words import WordBackend, is_compiled, loops, machine_code
 
 NATIVE = "tokenlake.etl.tokenizers.words.native"
 COMPILE = "tokenlake.etl.tokenizers.words.native_compiler.compile_loops"
@@ -116,4 +116,4 @@ def test_a_numba_that_cannot_compile_leaves_the_work_to_the_reference(
         MissingExtraError,
         match=r"tokenizer backend 'words' cannot run here: numba \S+ does not compile",
     ):
-        WordEngine(byte_level())
+        WordBackend(byte_level())

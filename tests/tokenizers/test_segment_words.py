@@ -19,8 +19,8 @@ from tests.tokenizers.test_models import trained
 from tests.tokenizers.test_segments import same_ids
 from tests.tokenizers.tokenizer_samples import choose_engine
 from tokenlake.errors import TokenizerError
-from tokenlake.etl.tokenizers import ReferenceEngine, TokenizerFiles, gate, objection
-from tokenlake.etl.tokenizers.segments import SegmentEngine
+from tokenlake.etl.tokenizers import ReferenceBackend, TokenizerFiles, gate, objection
+from tokenlake.etl.tokenizers.segments import SegmentBackend
 
 # About an engine that reads the parts of a tokenizer.
 pytestmark = needs_stages
@@ -109,8 +109,8 @@ def tokenizer(form: str) -> TokenizerFiles:
 
 
 @functools.cache
-def engine_of(form: str, *, literal: bool = True) -> SegmentEngine:
-    return SegmentEngine(tokenizer(form), literal=literal)
+def engine_of(form: str, *, literal: bool = True) -> SegmentBackend:
+    return SegmentBackend(tokenizer(form), literal=literal)
 
 
 # White space of all kinds, what normalizers drop, join, part or make longer, and
@@ -160,7 +160,7 @@ def test_words_are_searched_as_the_reference_does(
 
 @pytest.mark.parametrize("form", [*FORMS, *BERT])
 def test_hard_texts(form: str) -> None:
-    engine = SegmentEngine(tokenizer(form))
+    engine = SegmentBackend(tokenizer(form))
     same_ids(engine, list(samples.hard_texts()[::3]))
     same_ids(engine, list(samples.hard_texts()[::-3]))
 
@@ -186,7 +186,7 @@ def test_scores_are_those_that_the_reference_has_read() -> None:
     files = samples.changed(
         tokenizer("t5, metaspace"), lambda spec: spec["model"].update(vocab=vocab)
     )
-    same_ids(SegmentEngine(files), ["x " + "-" * length for length in range(1, 200)])
+    same_ids(SegmentBackend(files), ["x " + "-" * length for length in range(1, 200)])
 
 
 @pytest.mark.parametrize("error", [TokenizerError("no"), KeyboardInterrupt()])
@@ -194,7 +194,7 @@ def test_what_failed_half_way_loses_nothing_later(
     error: BaseException, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine, texts = (
-        SegmentEngine(trained("word-piece")),
+        SegmentBackend(trained("word-piece")),
         ["some words ", "\u00e9t\u00e9 others"],
     )
 
@@ -202,7 +202,7 @@ def test_what_failed_half_way_loses_nothing_later(
         raise error
 
     with monkeypatch.context() as patch:
-        patch.setattr(ReferenceEngine, "encode", fail)
+        patch.setattr(ReferenceBackend, "encode", fail)
         with pytest.raises(type(error)):
             engine.encode(samples.large(texts))
     same_ids(engine, texts)

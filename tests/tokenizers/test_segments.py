@@ -18,7 +18,7 @@ from tests.tokenizers import tokenizer_samples as samples
 from tests.tokenizers.engine_builds import check_same_bytes
 from tests.tokenizers.tokenizer_samples import SPACE
 from tokenlake.etl.tokenizers import Encoder, TokenizerFiles, segments
-from tokenlake.etl.tokenizers.segments import SegmentEngine
+from tokenlake.etl.tokenizers.segments import SegmentBackend
 
 FORMS = sorted(
     name for name in samples.known() if name.startswith(("sentencepiece", "metaspace"))
@@ -28,7 +28,7 @@ LETTERS = "ab<0x>\n\té漢😀" + SPACE
 MORE = LETTERS + " zß字\0"
 
 
-def same_ids(engine: SegmentEngine, texts: list[str], *, literal: bool = True) -> None:
+def same_ids(engine: SegmentBackend, texts: list[str], *, literal: bool = True) -> None:
     made = engine.encode(samples.large(texts))
     assert (
         made.offsets.dtype == np.int64
@@ -67,14 +67,14 @@ PICKS = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 60)), max_size=40)
 def test_any_vocabulary_and_any_text(
     form: str, picks: list[tuple[int, int]], texts: list[str]
 ) -> None:
-    engine = SegmentEngine(tokenizer(form, picks))
+    engine = SegmentBackend(tokenizer(form, picks))
     same_ids(engine, texts)
     same_ids(engine, texts[::-1])  # all segments known
 
 
 @pytest.mark.parametrize("form", FORMS)
 def test_hard_texts(form: str) -> None:
-    engine = SegmentEngine(samples.known()[form])
+    engine = SegmentBackend(samples.known()[form])
     same_ids(engine, list(samples.hard_texts()))
     same_ids(engine, list(samples.hard_texts()))
 
@@ -90,7 +90,7 @@ PARTED = st.lists(
 def test_added_tokens_part_a_text_and_none_reaches_over_two(
     form: str, texts: list[str]
 ) -> None:
-    engine = SegmentEngine(samples.known()[form], literal=False)
+    engine = SegmentBackend(samples.known()[form], literal=False)
     same_ids(engine, texts, literal=False)
     same_ids(engine, ["a<", "s>b", *texts[::-1]], literal=False)  # some segments known
     made = engine.encode(samples.large(["<s>", *texts, "x"]).slice(1, len(texts)))
@@ -113,12 +113,12 @@ def test_segments_longer_than_are_merged_here() -> None:
     )
     texts = ["".join(drawn.choices("ab", (9, 1), k=size)) for size in sizes]
     texts += ["a" * size for size in sizes]
-    same_ids(SegmentEngine(files), [*texts, "ab", *texts])
+    same_ids(SegmentBackend(files), [*texts, "ab", *texts])
 
 
 def test_one_text_of_many_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(segments, "BLOCK_BYTES", 64)
-    engine = SegmentEngine(samples.sentencepiece())
+    engine = SegmentBackend(samples.sentencepiece())
     long = "\n".join(samples.hard_texts())
     same_ids(engine, [long, "", long[:100], "", ""])
     same_ids(engine, ["", "", long + "x" * 300])
@@ -143,7 +143,7 @@ def test_a_full_table_is_begun_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(segments, "BLOCK_BYTES", 256)
     monkeypatch.setattr(segments, "_SMALL", 256)
     monkeypatch.setattr(segments, "_LARGE", 2048)
-    engine = SegmentEngine(samples.sentencepiece())
+    engine = SegmentBackend(samples.sentencepiece())
     drawn = random.Random(4)
     words = [
         "".join(drawn.choices("abcdefghijklmnop", k=drawn.randint(1, 9)))

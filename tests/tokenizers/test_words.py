@@ -30,7 +30,7 @@ from tokenlake.etl.tokenizers.offsets import TokenSizes
 from tokenlake.etl.tokenizers.words import (
     LONGEST,
     LONGEST_MERGED,
-    WordEngine,
+    WordBackend,
     loops,
     objection_to_words,
 )
@@ -42,27 +42,27 @@ pytestmark = needs_stages
 WORDS = "tokenlake.etl.tokenizers.words"
 
 
-def asking_engine(files: TokenizerFiles) -> WordEngine:
+def asking_engine(files: TokenizerFiles) -> WordBackend:
     """Return an engine that asks the reference for the ids of every new word."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
             f"{WORDS}.merging.Merger.of", lambda *_arguments, **_options: None
         )
-        return WordEngine(files)
+        return WordBackend(files)
 
 
 def merges_words(files: TokenizerFiles, text: str = "some words") -> bool:
     """Whether an engine has the ids of new words without asking the reference."""
     questions: list[list[str]] = []
-    encode_words = WordEngine.encode_words
+    encode_words = WordBackend.encode_words
 
-    def note(engine: WordEngine, words: list[str]) -> Any:
+    def note(engine: WordBackend, words: list[str]) -> Any:
         questions.append(words)
         return encode_words(engine, words)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(WordEngine, "encode_words", note)
-        same_ids(WordEngine(files), [text])
+        patch.setattr(WordBackend, "encode_words", note)
+        same_ids(WordBackend(files), [text])
     return questions == []
 
 
@@ -169,7 +169,7 @@ def form(name: str) -> TokenizerFiles:
     return samples.changed(samples.sentencepiece(), SENTENCEPIECE_FORMS[name])
 
 
-def same_ids(engine: WordEngine, texts: list[str], *, literal: bool = True) -> None:
+def same_ids(engine: WordBackend, texts: list[str], *, literal: bool = True) -> None:
     made = engine.encode(samples.large(texts))
     assert (
         made.offsets.dtype == np.int64
@@ -310,7 +310,7 @@ TEXTS = st.lists(TEXT, max_size=8)
 def test_any_text(name: str) -> None:
     files = form(name)
     assert objection_to_words(files, literal=True) is None
-    engine = WordEngine(files)
+    engine = WordBackend(files)
     asking = asking_engine(files)
     for some in (engine, asking):
         same_ids(some, list(samples.hard_texts()))
@@ -373,11 +373,11 @@ def test_any_merges(
 
     files = samples.changed(samples.byte_level(), change)
     assert merges_words(files, " ".join(tokens))
-    same_ids(WordEngine(files), [*words, *tokens])
+    same_ids(WordBackend(files), [*words, *tokens])
 
 
 def test_slices_of_arrays_and_empty_ones() -> None:
-    engine = WordEngine(form("deepseek"))
+    engine = WordBackend(form("deepseek"))
     texts = ["", "one two", "", "three \u4f60\u597d 4567", ""]
     made = engine.encode(samples.large(["x", *texts, "y z"]).slice(1, len(texts)))
     assert [ids.tolist() for ids in made.rows()] == samples.reference_ids(
@@ -457,7 +457,7 @@ def test_added_tokens(
 
     files = samples.changed(base, add)
     if objection_to_words(files, literal=literal) is None:
-        same_ids(WordEngine(files, literal=literal), texts, literal=literal)
+        same_ids(WordBackend(files, literal=literal), texts, literal=literal)
 
 
 def test_tokens_of_raw_text_come_before_those_of_normalized_text() -> None:
@@ -471,7 +471,7 @@ def test_tokens_of_raw_text_come_before_those_of_normalized_text() -> None:
             )
 
     files = samples.changed(form("gpt-2"), add)
-    engine = WordEngine(files)
+    engine = WordBackend(files)
     same_ids(engine, ["abc", "xabcx", "ab bc abbc"])
     assert 9001 in engine.encode(samples.large(["abc"])).ids
 
@@ -497,7 +497,7 @@ def test_changed_tokenizers_are_exact_or_refused(name: str, mode: str) -> None:
             choose_engine(files, "words", mode)
         return
     expected = samples.reference_ids(files, CHANGED_TEXTS, literal=literal)
-    made = WordEngine(files, literal=literal).encode(samples.large(CHANGED_TEXTS))
+    made = WordBackend(files, literal=literal).encode(samples.large(CHANGED_TEXTS))
     assert [ids.tolist() for ids in made.rows()] == expected
 
 
@@ -532,8 +532,8 @@ def test_what_is_supported(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["deepseek", "gemma", "whole texts"])
 def test_texts_of_many_blocks(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(f"{WORDS}.engine.BLOCK_BYTES", 32)
-    engine = WordEngine(form(name))
+    monkeypatch.setattr(f"{WORDS}.backend.BLOCK_BYTES", 32)
+    engine = WordBackend(form(name))
     long = "\n".join(samples.hard_texts()[::3])
     same_ids(engine, [long, "", long[:100], "", "x" * 300, "1" * 300, "\u4f60" * 100])
 
@@ -558,20 +558,20 @@ def test_long_words(name: str) -> None:
         LONGEST + 1,
     )
     texts += ["a" * size for size in sizes]
-    engine = WordEngine(form(name))
+    engine = WordBackend(form(name))
     same_ids(engine, [*texts, "ab", *texts])
     same_ids(engine, texts)
 
 
 def test_words_that_are_alike() -> None:
     same_ids(
-        WordEngine(form("gpt-2")),
+        WordBackend(form("gpt-2")),
         ["a", "a\0", "a\0\0", "abcdefgh", "abcdefghi", "abcdefgh" * 2, "abcdefghi" * 2],
     )
 
 
 def test_a_full_table_is_begun_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(f"{WORDS}.engine.BLOCK_BYTES", 256)
+    monkeypatch.setattr(f"{WORDS}.backend.BLOCK_BYTES", 256)
     monkeypatch.setattr(f"{WORDS}.table._FIRST_CAPACITY", 16)
     monkeypatch.setattr(f"{WORDS}.table._MOST_CAPACITY", 2048)
     drawn = random.Random(4)
@@ -580,7 +580,7 @@ def test_a_full_table_is_begun_anew(monkeypatch: pytest.MonkeyPatch) -> None:
         for _ in range(4000)
     ]
     texts = [" ".join(words[at : at + 50]) for at in range(0, len(words), 50)]
-    engine = WordEngine(form("gpt-2"))
+    engine = WordBackend(form("gpt-2"))
     same_ids(engine, texts)
     same_ids(engine, texts)
     monkeypatch.setattr(f"{WORDS}.table._MOST_POOL_ENTRIES", 64)
@@ -590,15 +590,15 @@ def test_a_full_table_is_begun_anew(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_words_whose_ids_never_came_are_asked_for_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    encode = WordEngine.encode_words
+    encode = WordBackend.encode_words
     failures = ["no ids"]
 
-    def fail_once(self: WordEngine, words: list[str]) -> Any:
+    def fail_once(self: WordBackend, words: list[str]) -> Any:
         if failures:
             raise TokenizerError(failures.pop())
         return encode(self, words)
 
-    monkeypatch.setattr(WordEngine, "encode_words", fail_once)
+    monkeypatch.setattr(WordBackend, "encode_words", fail_once)
     engine = asking_engine(form("gpt-2"))
     with pytest.raises(TokenizerError, match="no ids"):
         engine.encode(samples.large(["some words"]))
@@ -606,7 +606,7 @@ def test_words_whose_ids_never_came_are_asked_for_again(
 
 
 def test_threads_may_share_an_engine() -> None:
-    shared = WordEngine(form("deepseek"))
+    shared = WordBackend(form("deepseek"))
     texts = [list(samples.hard_texts()[at::97]) for at in range(8)]
     with ThreadPoolExecutor(4) as threads:
         made = list(
@@ -658,14 +658,14 @@ class WrongOnOneWord:
     """The engine, which takes one word for another."""
 
     def __init__(self, files: TokenizerFiles, **options: Any) -> None:
-        self._engine = WordEngine(files, **options)
+        self._backend = WordBackend(files, **options)
 
     def encode(self, text: pa.LargeStringArray) -> Any:
-        return self._engine.encode(pc.replace_substring(text, "the", "teh"))
+        return self._backend.encode(pc.replace_substring(text, "the", "teh"))
 
 
 def test_a_wrong_word_condemns_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(f"{WORDS}.engine.WordEngine", WrongOnOneWord)
+    monkeypatch.setattr(f"{WORDS}.backend.WordBackend", WrongOnOneWord)
     documents = samples.training_texts()
     with pytest.raises(EngineMismatchError, match="tokenizer backend 'words' differs"):
         choose_engine(form("deepseek"), "words", "literal", documents)

@@ -27,6 +27,7 @@ from tokenlake.base import numbers
 from tokenlake.config.load import load_config
 from tokenlake.config.pipeline import PipelineConfig
 from tokenlake.etl import planner
+from tokenlake.etl.backend_choices import BackendChoices
 from tokenlake.etl.bad_record_budget import BadRecordBudget
 from tokenlake.etl.commit import (
     adopted_records,
@@ -37,11 +38,10 @@ from tokenlake.etl.commit import (
     remove_record,
     require_held,
 )
-from tokenlake.etl.engine_choices import Engines
 from tokenlake.etl.events.of_builds import (
+    BackendDiscarded,
     BuildPlanned,
     Committed,
-    EngineCondemned,
     Phase,
 )
 from tokenlake.etl.events.of_units import (
@@ -96,7 +96,7 @@ class BuildSession:
         version: Number of the version.
         status: ``new``, ``resumed`` (an unfinished claim was found) or ``committed``
             (nothing is left to do).
-        engines: Tokenizer backend of each source.
+        backends: Tokenizer backend of each source.
         found_committed: Whether the version was committed before this session.
     """
 
@@ -113,7 +113,7 @@ class BuildSession:
         self._layout = Layout(plan.dataset, version)
         self._log = RunLog(store, self._layout)
         self._emit = watcher
-        self.engines = Engines(plan, self._layout, watcher)
+        self.backends = BackendChoices(plan, self._layout, watcher)
         self._budget = BadRecordBudget(plan)
         self._manifest: Manifest | None = None
         self._has_ended = False
@@ -282,8 +282,8 @@ class BuildSession:
         def jobs() -> Iterator[Job]:
             for unit_index in pending_indices:
                 unit = self.plan.units[unit_index]
-                engine = self.engines.choose(unit, pool)
-                yield self.plan.job(unit, self.plan.store, self._layout, engine)
+                backend = self.backends.choose(unit, pool)
+                yield self.plan.job(unit, self.plan.store, self._layout, backend)
 
         # The idle workers load the tokenizer while one runs the gate.
         pool.expect(len(pending_indices), jobs)
@@ -315,17 +315,17 @@ class BuildSession:
         # One turn for each backend: one that differs from the reference is condemned,
         # and its unit is built again.
         while True:
-            engine = self._engine_of(unit, pool)
+            backend = self._backend_of(unit, pool)
             progress = Counter[str]()
             self._emit(UnitStarted(unit.index, unit.source, unit.bytes))
             begin_time = time.monotonic()
             try:
-                sealed = self._run_job(unit, engine, pool, progress)
+                sealed = self._run_job(unit, backend, pool, progress)
             except errors.TokenlakeError as error:
                 self._failed_progress[index].update(progress)
                 self._emit(_failed_event(unit, error, progress))
                 if isinstance(error, errors.EngineMismatchError):
-                    self._condemn(engine, error)
+                    self._condemn(backend, error)
                     continue
                 # A file that gc deleted causes many errors. The check of the claim
                 # raises the one that names the cause.
@@ -339,13 +339,13 @@ class BuildSession:
             self._failed_progress[index].update(progress)
 
     def _run_job(
-        self, unit: PlannedUnit, engine: str, pool: Pool, progress: Counter[str]
+        self, unit: PlannedUnit, backend: str, pool: Pool, progress: Counter[str]
     ) -> bytes:
         """Run the job of a unit and return its sealed record.
 
         Args:
             unit: Unit that is built.
-            engine: Tokenizer backend.
+            backend: Tokenizer backend.
             pool: Pool whose worker runs the job.
             progress: Sums of the worker's progress; updated.
         """
@@ -357,16 +357,16 @@ class BuildSession:
             if any(counts):
                 self._emit(UnitProgress(unit.index, unit.source, *counts))
 
-        job = self.plan.job(unit, self.plan.store, self._layout, engine)
+        job = self.plan.job(unit, self.plan.store, self._layout, backend)
         return pool.run(job, on_progress).encode()
 
-    def _engine_of(self, unit: PlannedUnit, pool: Pool) -> str:
+    def _backend_of(self, unit: PlannedUnit, pool: Pool) -> str:
         """Return the backend of a unit's source.
 
         A worker chooses it with the files of the version.
         """
         try:
-            return self.engines.choose(unit, pool)
+            return self.backends.choose(unit, pool)
         except errors.TokenlakeError:
             self._require_held()
             raise
@@ -411,7 +411,7 @@ class BuildSession:
         records = [self._records[unit.index] for unit in self.plan.units]
         self._emit(Phase(f"committing {numbers.plural(len(records), 'unit')}"))
         self._budget.check()
-        if self.engines.condemned:
+        if self.backends.condemned:
             self._require_parts(records)
 
         # 2. The manifest makes the version visible.
@@ -486,7 +486,7 @@ class BuildSession:
             self._require_held()
         # A backend is condemned under the same lock, so no record of it remains.
         with self._lock:
-            if record.engine in self.engines.condemned:
+            if record.engine in self.backends.condemned:
                 # A worker that joined by the store has filed the record already.
                 remove_record(self._store, self._layout, record.unit)
                 return False
@@ -520,23 +520,23 @@ class BuildSession:
         require_held(self._store, self._layout, self.plan.fingerprint)
         self._held_at = time.monotonic()
 
-    def _condemn(self, engine: str, error: errors.EngineMismatchError) -> None:
+    def _condemn(self, backend: str, error: errors.EngineMismatchError) -> None:
         """Stop using a backend that differed from the reference.
 
         All units that it built are taken back.
         """
         with self._lock:
             # Several units may find the difference.
-            if engine == REFERENCE or engine in self.engines.condemned:
+            if backend == REFERENCE or backend in self.backends.condemned:
                 return
-            self.engines.condemned.add(engine)
-            self._log.condemned(engine, error)
-            units_of_engine: list[int] = []
+            self.backends.condemned.add(backend)
+            self._log.condemned(backend, error)
+            units_of_backend: list[int] = []
             for unit_index, record in self._records.items():
-                if record.engine == engine:
-                    units_of_engine.append(unit_index)
+                if record.engine == backend:
+                    units_of_backend.append(unit_index)
             undone: list[UnitFinished] = []
-            for unit_index in units_of_engine:
+            for unit_index in units_of_backend:
                 remove_record(self._store, self._layout, unit_index)
                 unit = self.plan.units[unit_index]
                 record = self._records.pop(unit_index)
@@ -546,7 +546,7 @@ class BuildSession:
                 undone.append(
                     UnitFinished(unit_index, unit.source, unit.bytes, record, origin)
                 )
-            self._emit(EngineCondemned(engine, str(error), tuple(undone)))
+            self._emit(BackendDiscarded(backend, str(error), tuple(undone)))
 
     def _add_record(self, record: UnitRecord, how: How) -> None:
         """Add a finished unit, whose bad records are counted once."""

@@ -14,9 +14,9 @@ from tokenlake.config.resolved import ResolvedTokenizer
 from tokenlake.errors import ConfigError, StoreError, TokenlakeError
 from tokenlake.etl.job.activity import Progress
 from tokenlake.etl.job.messages import (
-    NO_ENGINE,
+    NO_BACKEND,
     REFERENCE,
-    EngineJob,
+    BackendJob,
     Job,
     MixJob,
     PreflightJob,
@@ -91,9 +91,9 @@ class Workbench:
             Ledger record of a unit, sealed; the verdict on a backend; or "".
         """
         # 1. Jobs before the units: the gate, and the check of a machine.
-        if isinstance(job, EngineJob):
+        if isinstance(job, BackendJob):
             progress({"begun": 1})
-            return self._choose_engine(job)
+            return self._choose_backend(job)
         if isinstance(job, PreflightJob):
             self._check_machine(job)
             return ""
@@ -142,15 +142,15 @@ class Workbench:
         settings = job.source.tokenizer
         recipe = Recipe(job.source, files)
         mode = recipe.special_tokens_in_text
-        engine = job.engine
-        if engine == NO_ENGINE:
+        backend = job.engine
+        if backend == NO_BACKEND:
             # Nothing is encoded, but the special tokens of the tokenizer are used.
-            engine = REFERENCE
-        encoder_key = _encoder_key(files, engine, mode, settings)
+            backend = REFERENCE
+        encoder_key = _encoder_key(files, backend, mode, settings)
         if encoder_key not in self._encoders:
             self._encoders[encoder_key] = Encoder(
                 files,
-                engine=engine,
+                engine=backend,
                 special_tokens_in_text=mode,
                 add_special_tokens=settings.add_special_tokens,
             )
@@ -178,7 +178,7 @@ class Workbench:
             return mix_unit(job, store, parents_store, self._parents, progress)
         return repack_unit(job, store, parents_store, self._parents, progress)
 
-    def _choose_engine(self, job: EngineJob) -> dict[str, Any]:
+    def _choose_backend(self, job: BackendJob) -> dict[str, Any]:
         """Return the gate's verdict on a source: ``{"engine", "reason"}``."""
         files = self._tokenizer(job)
         settings = job.source.tokenizer
@@ -224,7 +224,7 @@ class Workbench:
             return
         problem = f"{problem}, source {job.probe.source.name!r}"
         try:
-            verdict = self._choose_engine(job.probe)
+            verdict = self._choose_backend(job.probe)
         except StoreError:
             raise
         except TokenlakeError as error:
@@ -242,7 +242,7 @@ class Workbench:
             self._stores[store_key] = open_store(address)
         return self._stores[store_key]
 
-    def _tokenizer(self, job: UnitJob | EngineJob | WarmJob) -> TokenizerFiles:
+    def _tokenizer(self, job: UnitJob | BackendJob | WarmJob) -> TokenizerFiles:
         """Return a tokenizer's files, which are read from the store once.
 
         They have the hashes of the plan.
@@ -257,13 +257,13 @@ class Workbench:
 
 
 def _encoder_key(
-    files: TokenizerFiles, engine: str, mode: str, settings: ResolvedTokenizer
+    files: TokenizerFiles, backend: str, mode: str, settings: ResolvedTokenizer
 ) -> tuple[Any, ...]:
     """Return the key of an encoder: everything that it depends on."""
-    return files.json_bytes, engine, mode, settings.add_special_tokens
+    return files.json_bytes, backend, mode, settings.add_special_tokens
 
 
-def _first_documents(job: EngineJob, recipe: Recipe) -> Iterator[str]:
+def _first_documents(job: BackendJob, recipe: Recipe) -> Iterator[str]:
     """Yield the beginnings of a source's first documents.
 
     Bad records are left to the build.

@@ -62,7 +62,7 @@ from tokenlake.config.resolved import ResolvedSource
 from tokenlake.errors import ConfigError
 from tokenlake.etl.clean.cleaning import output_of
 from tokenlake.etl.export.plan import exports_of
-from tokenlake.etl.job import EngineJob, Job, SignJob, UnitJob
+from tokenlake.etl.job import BackendJob, Job, SignJob, UnitJob
 from tokenlake.etl.sources.allowed import require_allowed_inputs
 from tokenlake.runtime.store.allowed import (
     INPUTS,
@@ -246,7 +246,7 @@ def check_job(job: Job, environment: Mapping[str, str]) -> None:
 
     Its store is checked separately.
     """
-    if not isinstance(job, UnitJob | EngineJob | SignJob):
+    if not isinstance(job, UnitJob | BackendJob | SignJob):
         return  # which reads its store and nothing else
     source = job.source
     inputs = AllowedPlaces.of(environment, INPUTS)

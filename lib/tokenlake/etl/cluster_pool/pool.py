@@ -15,8 +15,8 @@ from tokenlake.etl.cluster_pool.slots import Nodes, SlotLostError
 from tokenlake.etl.job.activity import Progress
 from tokenlake.etl.job.lines import answer_of, to_line
 from tokenlake.etl.job.messages import (
-    NO_ENGINE,
-    EngineJob,
+    NO_BACKEND,
+    BackendJob,
     Job,
     PreflightJob,
     SignJob,
@@ -48,7 +48,7 @@ class ClusterPool(Pool):
         self._idle_slots: list[Any] = []
         self._is_cancelled = False
         # The job that chose the backend of each source of texts, and the backend.
-        self._engine_choices: dict[str, tuple[EngineJob, str]] = {}
+        self._backend_choices: dict[str, tuple[BackendJob, str]] = {}
         # The line of each check of a machine, by all that it depends on.
         self._preflights: dict[tuple[str, ...], bytes] = {}
 
@@ -101,8 +101,8 @@ class ClusterPool(Pool):
             on_progress(answer.progress)
         if answer.error is not None:
             raise errors.from_json(answer.error)
-        if isinstance(job, EngineJob):
-            self._engine_choices[job.source.name] = (job, answer.result["engine"])
+        if isinstance(job, BackendJob):
+            self._backend_choices[job.source.name] = (job, answer.result["engine"])
         return answer.result
 
     def cancel(self) -> None:
@@ -124,7 +124,7 @@ class ClusterPool(Pool):
 
         It is empty for a job that builds no unit.
         """
-        if isinstance(job, EngineJob | PreflightJob | SignJob):
+        if isinstance(job, BackendJob | PreflightJob | SignJob):
             return b""
         # Units of texts need the same backend, other units only the same packages.
         source = ""
@@ -140,14 +140,16 @@ class ClusterPool(Pool):
             engine or "",
         )
         if preflight_key not in self._preflights:
-            probe, chosen_engine = self._engine_choices.get(source, (None, NO_ENGINE))
+            probe, chosen_backend = self._backend_choices.get(
+                source, (None, NO_BACKEND)
+            )
             preflight = PreflightJob(
                 store=job.store,
                 dataset=job.dataset,
                 version=job.version,
                 versions=produced_by() | produced_by(engine),
                 probe=probe,
-                engine=chosen_engine,
+                engine=chosen_backend,
             )
             self._preflights[preflight_key] = to_line(preflight)
         return self._preflights[preflight_key]

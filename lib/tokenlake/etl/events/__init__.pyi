@@ -4,8 +4,8 @@ from tokenlake.etl.events.of_builds import BuildPlanned as BuildPlanned
 from tokenlake.etl.events.of_builds import BuildRequested as BuildRequested
 from tokenlake.etl.events.of_builds import BuildStep as BuildStep
 from tokenlake.etl.events.of_builds import Committed as Committed
-from tokenlake.etl.events.of_builds import EngineChosen as EngineChosen
-from tokenlake.etl.events.of_builds import EngineCondemned as EngineCondemned
+from tokenlake.etl.events.of_builds import BackendChosen as BackendChosen
+from tokenlake.etl.events.of_builds import BackendDiscarded as BackendDiscarded
 from tokenlake.etl.events.of_builds import Listed as Listed
 from tokenlake.etl.events.of_builds import Phase as Phase
 from tokenlake.etl.events.of_builds import Planning as Planning

@@ -124,7 +124,7 @@ class Phase:
 
 
 @dataclass(frozen=True, slots=True)
-class EngineChosen:
+class BackendChosen:
     """The gate chose a backend for a tokenizer.
 
     Attributes:
@@ -139,7 +139,7 @@ class EngineChosen:
 
 
 @dataclass(frozen=True, slots=True)
-class EngineCondemned:
+class BackendDiscarded:
     """A backend differed from the reference.
 
     Its units are built again with the reference.

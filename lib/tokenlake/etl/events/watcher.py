@@ -6,12 +6,12 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 from tokenlake.etl.events.of_builds import (
+    BackendChosen,
+    BackendDiscarded,
     BuildPlanned,
     BuildRequested,
     BuildStep,
     Committed,
-    EngineChosen,
-    EngineCondemned,
     Listed,
     Phase,
     Planning,
@@ -32,13 +32,13 @@ Event: TypeAlias = (
     | Listed
     | BuildPlanned
     | Phase
-    | EngineChosen
+    | BackendChosen
     | UnitStarted
     | UnitProgress
     | UnitFinished
     | UnitFailed
     | UnitRetried
-    | EngineCondemned
+    | BackendDiscarded
     | Committed
 )
 """An event of a build."""

@@ -119,6 +119,9 @@ def export_version(
         append_eos: True to end each document of a version of kind ``tokens`` with EOS,
             unless it does already. Packed rows have EOS. Trainers that lay documents
             end to end need it.
+        on_progress: Function that is called after each finished file, and once at the
+            start if an interrupted export resumes; None: no reports. Its argument has
+            `shards`, `shards_total`, `rows`, `rows_total` and `is_resumed`.
 
     Returns:
         Numbers of rows, files and bytes, and the paths of the files.

@@ -26,10 +26,10 @@ from tokenlake.runtime.store.layout import Layout, ledger_unit
 from tokenlake.runtime.store.ledger import FileEntry, UnitRecord
 from tokenlake.runtime.store.manifest import Manifest
 
-_OWN_ENGINES: Final = ("words", "segments")
+_OWN_BACKENDS: Final = ("words", "segments")
 """Engines of this library."""
 
-_PACKAGED_ENGINES: Final = ("gigatoken", REFERENCE)
+_PACKAGED_BACKENDS: Final = ("gigatoken", REFERENCE)
 """Engines of other packages."""
 
 
@@ -61,16 +61,16 @@ def _possible_writers(
     They are those of the version's records, and those that are installed.
     """
     # 1. Installed backends.
-    installed_engines: list[str] = list(_OWN_ENGINES)
-    for engine in _PACKAGED_ENGINES:
+    installed_backends: list[str] = list(_OWN_BACKENDS)
+    for engine in _PACKAGED_BACKENDS:
         with contextlib.suppress(PackageNotFoundError):
             version(engine)
-            installed_engines.append(engine)
+            installed_backends.append(engine)
     # 2. The pairs. Those of the version's records are the most probable ones.
     writers: list[tuple[str, Mapping[str, str]]] = []
     for record in (built, *intact_records):
         writers.append((record.engine, record.produced_by))
-    for engine in installed_engines:
+    for engine in installed_backends:
         writers.append((engine, produced_by(engine)))
     return writers
 

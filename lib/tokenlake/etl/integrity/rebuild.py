@@ -34,7 +34,7 @@ from tokenlake.errors import (
 from tokenlake.etl.commit import publish_preamble
 from tokenlake.etl.integrity.ledger_records import exact
 from tokenlake.etl.integrity.repair_sources import DamagedFile, Good, PlannedUnit
-from tokenlake.etl.job import NO_ENGINE, REFERENCE, WorkJob
+from tokenlake.etl.job import NO_BACKEND, REFERENCE, WorkJob
 from tokenlake.etl.plan.plan import Plan
 from tokenlake.etl.pool import Pool
 from tokenlake.runtime.logical_hash import LogicalHasher
@@ -174,13 +174,13 @@ class Workshop:
 
         The reference replaces a backend that is not installed; the ids are the same.
         """
-        used_engine = REFERENCE
-        if engine == NO_ENGINE:
-            used_engine = NO_ENGINE
+        used_backend = REFERENCE
+        if engine == NO_BACKEND:
+            used_backend = NO_BACKEND
         elif engine is not None and importlib.util.find_spec(engine) is not None:
-            used_engine = engine
+            used_backend = engine
         planned_unit = self.plan.units[planned.index]
-        job = self.plan.job(planned_unit, self.address, self.layout, used_engine)
+        job = self.plan.job(planned_unit, self.address, self.layout, used_backend)
         # Files are named by the unit's number in the version, which may be another one
         # in the plan.
         return replace(job, unit=unit)

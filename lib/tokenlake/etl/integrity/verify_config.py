@@ -31,7 +31,7 @@ from tokenlake.runtime.store.base import ReadStore
 from tokenlake.runtime.store.diff import changes
 from tokenlake.runtime.store.layout import CONFIG, MANIFEST, Layout, tokenizer_path
 from tokenlake.runtime.store.manifest import Manifest
-from tokenlake.runtime.tokenizer_guard.backend import deliberate
+from tokenlake.runtime.tokenizer_guard.loading import deliberate
 
 _TOKENIZER_BYTES: Final = 1 << 28  # of the largest tokenizer file that is read
 _SHOWN_CHARACTERS: Final = 100  # of a value in a problem

@@ -4,9 +4,9 @@ from tokenlake.etl.job.activity import Progress as Progress
 from tokenlake.etl.job.activity import begin as begin
 from tokenlake.etl.job.lines import job_of as job_of
 from tokenlake.etl.job.lines import to_line as to_line
-from tokenlake.etl.job.messages import NO_ENGINE as NO_ENGINE
+from tokenlake.etl.job.messages import NO_BACKEND as NO_BACKEND
 from tokenlake.etl.job.messages import REFERENCE as REFERENCE
-from tokenlake.etl.job.messages import EngineJob as EngineJob
+from tokenlake.etl.job.messages import BackendJob as BackendJob
 from tokenlake.etl.job.messages import Job as Job
 from tokenlake.etl.job.messages import MixJob as MixJob
 from tokenlake.etl.job.messages import ParentVersion as ParentVersion

@@ -11,7 +11,7 @@ import msgspec
 from tokenlake.base.typed_json import converted, decoder
 from tokenlake.errors import WorkerError
 from tokenlake.etl.job.messages import (
-    EngineJob,
+    BackendJob,
     Job,
     MixJob,
     PreflightJob,
@@ -47,7 +47,7 @@ _CLASSES: Final[dict[str, Any]] = {
     "unit": UnitJob,
     "mix": MixJob,
     "repack": RepackJob,
-    "engine": EngineJob,
+    "engine": BackendJob,
     "preflight": PreflightJob,
     "sign": SignJob,
     "blocks": SecretBlocks,

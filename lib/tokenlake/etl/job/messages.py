@@ -19,7 +19,7 @@ from tokenlake.runtime.store.mixture import Level, MixtureSpec
 REFERENCE: Final = "tokenizers"
 """The tokenizer backend whose ids are right by definition."""
 
-NO_ENGINE: Final = "none"
+NO_BACKEND: Final = "none"
 """Name of the tokenizer backend in the record of a unit that tokenizes nothing."""
 
 
@@ -118,7 +118,7 @@ class WarmJob:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EngineJob:
+class BackendJob:
     """Choose the tokenizer backend of a source.
 
     Static checks come first, then a probe on the first documents.
@@ -306,13 +306,13 @@ class PreflightJob:
     dataset: str
     version: int
     versions: Mapping[str, str]
-    probe: EngineJob | None = None
-    engine: str = NO_ENGINE
+    probe: BackendJob | None = None
+    engine: str = NO_BACKEND
     op: Literal["preflight"] = "preflight"
 
 
 WorkJob: TypeAlias = UnitJob | MixJob | RepackJob
 """A job that builds a unit."""
 
-Job: TypeAlias = WorkJob | SignJob | EngineJob | PreflightJob
+Job: TypeAlias = WorkJob | SignJob | BackendJob | PreflightJob
 """A job that a worker answers."""

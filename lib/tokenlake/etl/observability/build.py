@@ -16,12 +16,12 @@ from rich.text import Text
 from tokenlake.base import numbers
 from tokenlake.base.markup import printable
 from tokenlake.etl.events.of_builds import (
+    BackendChosen,
+    BackendDiscarded,
     BuildPlanned,
     BuildRequested,
     BuildStep,
     Committed,
-    EngineChosen,
-    EngineCondemned,
     Listed,
     Phase,
     Planning,
@@ -87,7 +87,7 @@ class RunProgress:
         self._lock = threading.RLock()
         self._next_plan_line = time.monotonic() + _QUIET_SECONDS
         # Tokenizer and backend of each choice that was reported.
-        self._reported_engines: set[tuple[str, str]] = set()
+        self._reported_backends: set[tuple[str, str]] = set()
 
     def __enter__(self) -> Self:
         if self._has_options:
@@ -202,12 +202,12 @@ class RunProgress:
                 )
             case BuildPlanned():
                 self._show_plan(event)
-            case EngineChosen():
-                self._show_engine(event)
+            case BackendChosen():
+                self._show_backend(event)
             case UnitRetried():
                 unit = f"unit {event.unit} ({source_name(event.source)})"
                 self._say(f"{unit} is retried after: {event.error}", "WARNING")
-            case EngineCondemned():
+            case BackendDiscarded():
                 self._say(
                     f"tokenizer backend {event.engine} is not exact; its units are rebuilt: {event.reason}",
                     "WARNING",
@@ -268,15 +268,15 @@ class RunProgress:
             line += f"; {event.pending} to build, {built_units} already built"
         self._say(line)
 
-    def _show_engine(self, event: EngineChosen) -> None:
+    def _show_backend(self, event: BackendChosen) -> None:
         """Show the choice of a backend, once for each tokenizer.
 
         Every source of a tokenizer is probed with its own texts, so that the same
         choice comes several times.
         """
         choice = (event.tokenizer, event.engine)
-        if choice not in self._reported_engines:
-            self._reported_engines.add(choice)
+        if choice not in self._reported_backends:
+            self._reported_backends.add(choice)
             self._say(
                 f"tokenizer backend {event.engine} for {near(event.tokenizer)}: {event.reason}"
             )

@@ -26,9 +26,9 @@ from rich.text import Text
 from tokenlake.base import numbers
 from tokenlake.base.metrics import Metric
 from tokenlake.etl.events import (
+    BackendDiscarded,
     BuildPlanned,
     BuildStep,
-    EngineCondemned,
     Event,
     UnitFinished,
     UnitProgress,
@@ -154,7 +154,7 @@ class RunTally:
                     self.stages.update(event.stages)
                     self.sources[event.source].spent += event.seconds
                     self.sources[event.source].read += event.bytes
-            case EngineCondemned():
+            case BackendDiscarded():
                 for unit in event.undone:
                     self._finish(unit, -1)
             case _:

@@ -18,7 +18,7 @@ from tokenlake.base.markup import named_facts, one_line
 from tokenlake.config.resolved import ResolvedBuild, ResolvedSource
 from tokenlake.etl.build_store import address_of_build
 from tokenlake.etl.job import (
-    EngineJob,
+    BackendJob,
     MixJob,
     ParentVersion,
     RepackJob,
@@ -335,10 +335,10 @@ class Plan:
             **target,
         )
 
-    def engine_job(self, unit: TextUnit, layout: Layout) -> EngineJob:
+    def backend_job(self, unit: TextUnit, layout: Layout) -> BackendJob:
         """Return the job that chooses the tokenizer backend of a unit's source."""
         # The probe reads documents from the beginning of this unit.
-        return EngineJob(
+        return BackendJob(
             store=self.store,
             tokenizer=self._tokenizer_key(unit.source, layout),
             tokenizer_files=self.tokenizers[unit.source].facts["files"],

@@ -18,8 +18,8 @@ import msgspec
 from tokenlake import errors
 from tokenlake.base.threads import in_order
 from tokenlake.etl.job.messages import (
-    NO_ENGINE,
-    EngineJob,
+    NO_BACKEND,
+    BackendJob,
     PreflightJob,
     UnitJob,
     WorkJob,
@@ -133,13 +133,13 @@ class SharedPlan(Sealed):
             store: Address of the store, as the machine reaches it.
         """
         if not self.probes:
-            yield self._preflight(store, None, NO_ENGINE)
+            yield self._preflight(store, None, NO_BACKEND)
         for probe in self.probes:
-            engine_job = cast("EngineJob", job_from(probe.job, store))
-            yield self._preflight(store, engine_job, probe.engine)
+            backend_job = cast("BackendJob", job_from(probe.job, store))
+            yield self._preflight(store, backend_job, probe.engine)
 
     def _preflight(
-        self, store: StoreAddress, probe: EngineJob | None, engine: str
+        self, store: StoreAddress, probe: BackendJob | None, engine: str
     ) -> PreflightJob:
         """Return a check of a machine, with the choice of a backend if there is one."""
         return PreflightJob(
@@ -184,7 +184,7 @@ def publish_plan(
     layout: Layout,
     claimed: str,
     jobs: Iterable[WorkJob],
-    engines: Iterable[tuple[EngineJob, str]],
+    engines: Iterable[tuple[BackendJob, str]],
 ) -> SharedPlan:
     """Write jobs into the store and make them the newest plan.
 
@@ -203,8 +203,8 @@ def publish_plan(
     # 1. The pieces, which must hold no secrets.
     jobs = list(jobs)
     probes: list[SourceProbe] = []
-    for engine_job, engine in engines:
-        probes.append(SourceProbe(job=fields_of(engine_job), engine=engine))
+    for backend_job, engine in engines:
+        probes.append(SourceProbe(job=fields_of(backend_job), engine=engine))
     pieces: list[bytes] = []
     for start in range(0, len(jobs), _UNITS_PER_PIECE):
         piece_jobs = jobs[start : start + _UNITS_PER_PIECE]

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, final
 
 from tokenlake import errors
 from tokenlake.etl.job.activity import Progress
-from tokenlake.etl.job.messages import EngineJob, Job, PreflightJob, SignJob, WorkJob
+from tokenlake.etl.job.messages import BackendJob, Job, PreflightJob, SignJob, WorkJob
 from tokenlake.etl.pool import Jobs, Pool, WorkerPool
 from tokenlake.etl.shared_plan.failures import failed_units, take_failure
 from tokenlake.etl.shared_plan.leases import (
@@ -110,7 +110,7 @@ class StorePool(Pool):
         self.workers = _UNITS_AWAITED
         self._local = WorkerPool(1)
         # The newest plan.
-        self._engine_choices: dict[str, tuple[EngineJob, str]] = {}
+        self._backend_choices: dict[str, tuple[BackendJob, str]] = {}
         self._published_jobs: dict[int, WorkJob] = {}
         self._publishing = threading.Lock()
         # The board, which a thread of this pool updates.
@@ -125,7 +125,7 @@ class StorePool(Pool):
         """Publish the plan of these jobs, instead of an older one."""
         unit_jobs: dict[int, WorkJob] = {}
         for job in jobs():
-            if not isinstance(job, EngineJob | PreflightJob | SignJob):
+            if not isinstance(job, BackendJob | PreflightJob | SignJob):
                 unit_jobs[job.unit] = job
         if unit_jobs:
             with self._publishing:
@@ -140,10 +140,10 @@ class StorePool(Pool):
             CancelledError: :meth:`cancel` was called; the workers continue.
             TokenlakeError: A worker raised this error.
         """
-        if isinstance(job, EngineJob | PreflightJob | SignJob):
+        if isinstance(job, BackendJob | PreflightJob | SignJob):
             answer = self._local.run(job, on_progress)
-            if isinstance(job, EngineJob):
-                self._engine_choices[job.source.name] = (job, answer["engine"])
+            if isinstance(job, BackendJob):
+                self._backend_choices[job.source.name] = (job, answer["engine"])
             return answer
         with self._publishing:
             # The job differs from the published one where its backend was condemned
@@ -222,8 +222,8 @@ class StorePool(Pool):
                 key=layout.claim,
             )
         sources = {job.source.name for job in jobs.values() if job.op == "unit"}
-        engines: list[tuple[EngineJob, str]] = []
-        for source, choice in self._engine_choices.items():
+        engines: list[tuple[BackendJob, str]] = []
+        for source, choice in self._backend_choices.items():
             if source in sources:
                 engines.append(choice)
         publish_plan(board.store, layout, claim.fingerprint, jobs.values(), engines)

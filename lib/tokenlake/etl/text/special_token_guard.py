@@ -15,8 +15,8 @@ from tokenlake.etl.sources.bad_records import Fault
 from tokenlake.etl.text.chat_messages import texts_in_calls
 from tokenlake.etl.text.chat_protocol import FORGED
 from tokenlake.etl.text.plain_data import texts_in
+from tokenlake.etl.tokenizers.backends import ReferenceBackend
 from tokenlake.etl.tokenizers.encoder import SpecialScan
-from tokenlake.etl.tokenizers.engines import ReferenceEngine
 from tokenlake.etl.tokenizers.files import TokenizerFiles
 
 _BROKEN: Final = Fault("invalid_utf8", "a text contains half of a surrogate pair")
@@ -65,7 +65,7 @@ class SpecialTokenGuard:
         ]
         if not normalized_tokens or files.spec.get("normalizer") is None:
             return cls(files.special_tokens)
-        return cls(files.special_tokens, ReferenceEngine(files).normalized)
+        return cls(files.special_tokens, ReferenceBackend(files).normalized)
 
     def faults(self, values: Sequence[Any]) -> dict[int, Fault]:
         """Return the faults of values that cannot be used, by index."""

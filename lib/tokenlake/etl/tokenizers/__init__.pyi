@@ -2,11 +2,11 @@
 
 from tokenlake.etl.tokenizers.allowlist import SPLIT_REGEXES as SPLIT_REGEXES
 from tokenlake.etl.tokenizers.allowlist import objection as objection
-from tokenlake.etl.tokenizers.encoder import ENGINES as ENGINES
+from tokenlake.etl.tokenizers.encoder import BACKENDS as BACKENDS
 from tokenlake.etl.tokenizers.encoder import Encoded as Encoded
 from tokenlake.etl.tokenizers.encoder import Encoder as Encoder
 from tokenlake.etl.tokenizers.encoder import SpecialScan as SpecialScan
-from tokenlake.etl.tokenizers.engines import ReferenceEngine as ReferenceEngine
+from tokenlake.etl.tokenizers.backends import ReferenceBackend as ReferenceBackend
 from tokenlake.etl.tokenizers.files import TokenizerFiles as TokenizerFiles
 from tokenlake.etl.tokenizers.files import load_tokenizer as load_tokenizer
 from tokenlake.etl.tokenizers.fingerprint import describe as describe

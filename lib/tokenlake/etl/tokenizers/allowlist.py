@@ -127,29 +127,29 @@ def model_type(files: TokenizerFiles) -> str:
 
 
 def objection(
-    files: TokenizerFiles, engine: str = "gigatoken", *, literal: bool
+    files: TokenizerFiles, backend: str = "gigatoken", *, literal: bool
 ) -> str | None:
     """Return why a fast backend cannot be trusted with a tokenizer, or None.
 
     Args:
         files: Tokenizer.
-        engine: Name of the backend, "gigatoken" or "segments".
+        backend: Name of the backend, "gigatoken" or "segments".
         literal: Whether strings of special tokens are plain text, so that the backend
             does not get their entries.
     """
     # The vocabulary is large, so the result is computed once per tokenizer and process.
-    result_key = (files.json_bytes, engine, literal)
+    result_key = (files.json_bytes, backend, literal)
     # Another thread may clear the results at any time.
     with suppress(KeyError):
         return _RESULTS[result_key]
     if len(_RESULTS) >= _MOST_RESULTS:
         _RESULTS.clear()
-    reason = next(_objections(files, engine, literal), None)
+    reason = next(_objections(files, backend, literal), None)
     _RESULTS[result_key] = reason
     return reason
 
 
-def _objections(files: TokenizerFiles, engine: str, literal: bool) -> Iterator[str]:
+def _objections(files: TokenizerFiles, backend: str, literal: bool) -> Iterator[str]:
     """Yield every reason against a tokenizer, everything that is not on the list.
 
     The shape of tokenizer.json was checked before.
@@ -161,7 +161,9 @@ def _objections(files: TokenizerFiles, engine: str, literal: bool) -> Iterator[s
     if caution is not None:
         yield caution
         return
-    if model_name != "BPE" and (engine == "gigatoken" or model_name not in _MODEL_KEYS):
+    if model_name != "BPE" and (
+        backend == "gigatoken" or model_name not in _MODEL_KEYS
+    ):
         yield f"the model is {model_name}, only BPE is supported"
         return
 
@@ -175,7 +177,7 @@ def _objections(files: TokenizerFiles, engine: str, literal: bool) -> Iterator[s
         yield from _model_objections(model)
         if model.get("byte_fallback"):
             yield from _sentencepiece_objections(spec)
-        elif engine == "segments":
+        elif backend == "segments":
             yield "it is not in the style of SentencePiece (byte fallback, no pre-tokenizer)"
         else:
             yield from _byte_level_objections(spec)
@@ -548,19 +550,19 @@ class UnicodeGuard:
 
     Args:
         files: Tokenizer.
-        engine: Name of the fast backend. "words" reads its character classes from
+        backend: Name of the fast backend. "words" reads its character classes from
             `tokenizers`, so no code point is guarded.
 
     Attributes:
         ranges: First and last code point of each range that is guarded.
     """
 
-    def __init__(self, files: TokenizerFiles, engine: str = "gigatoken") -> None:
+    def __init__(self, files: TokenizerFiles, backend: str = "gigatoken") -> None:
         # SentencePiece forms do not use Unicode tables, and only NFC composes.
         has_byte_tokens = files.spec["model"].get("byte_fallback")
         is_byte_level = model_type(files) == "BPE" and not has_byte_tokens
         self.ranges: Ranges = ()
-        if is_byte_level and engine != "words":
+        if is_byte_level and backend != "words":
             self.ranges = SPLITTING
             if files.spec.get("normalizer") is not None:
                 self.ranges = (*SPLITTING, *COMPOSING)

@@ -37,11 +37,11 @@ from tokenlake.base.checks import require_one_of
 from tokenlake.base.lazy_names import load
 from tokenlake.errors import ConfigError, TokenizerError
 from tokenlake.etl.tokenizers.allowlist import UnicodeGuard
-from tokenlake.etl.tokenizers.engines import (
+from tokenlake.etl.tokenizers.backends import (
     WINDOW,
     CutRule,
-    IdEngine,
-    ReferenceEngine,
+    IdBackend,
+    ReferenceBackend,
     Sample,
     require_equal,
 )
@@ -245,7 +245,7 @@ class Sampler:
         if not 0 <= rate <= 1:
             raise ConfigError(f"sample_rate is {rate}, expected a share from 0 to 1")
         self._rate = rate
-        self._engine = engine
+        self._backend = engine
         # A fixed seed: each run of a build compares the same documents.
         self._random = random.Random(20)
         # Bytes that may still be compared. The first batch has one sample at least.
@@ -304,7 +304,7 @@ class Sampler:
                 result = results[row]
             else:
                 result = result_of_row(row)
-            require_equal(self._engine, window, expected_result, result)
+            require_equal(self._backend, window, expected_result, result)
         return len(rows)
 
     def _draw(self, text: pa.LargeStringArray, skip: Int64) -> list[int]:
@@ -357,20 +357,20 @@ SAMPLE_RATE: Final = 0.0004
 slower than the fast backend.
 """
 
-FAST_ENGINES: Final[Mapping[str, str]] = {
-    "words": "tokenlake.etl.tokenizers.words.engine:open_engine",
-    "segments": "tokenlake.etl.tokenizers.segments:open_engine",
-    "gigatoken": "tokenlake.etl.tokenizers.engines:open_engine",
+FAST_BACKENDS: Final[Mapping[str, str]] = {
+    "words": "tokenlake.etl.tokenizers.words.backend:open_backend",
+    "segments": "tokenlake.etl.tokenizers.segments:open_backend",
+    "gigatoken": "tokenlake.etl.tokenizers.backends:open_backend",
 }
-"""Fast backend -> its :class:`OpenEngine`, as ``module:name``, which is imported
+"""Fast backend -> its :class:`OpenBackend`, as ``module:name``, which is imported
 when the backend is first used.
 """
 
-ENGINES: Final = (*FAST_ENGINES, "tokenizers")
+BACKENDS: Final = (*FAST_BACKENDS, "tokenizers")
 SPECIAL_TOKENS_IN_TEXT: Final = ("literal", "encode", "fail")
 
 
-class OpenEngine(Protocol):
+class OpenBackend(Protocol):
     """Function that opens a fast backend.
 
     A backend uses the arguments that concern it.
@@ -382,31 +382,31 @@ class OpenEngine(Protocol):
         *,
         literal: bool,
         threads: bool,
-        reference: ReferenceEngine | None,
-    ) -> IdEngine: ...
+        reference: ReferenceBackend | None,
+    ) -> IdBackend: ...
 
 
-def fast_engine(
-    engine: str,
+def open_fast_backend(
+    backend: str,
     files: TokenizerFiles,
     *,
     literal: bool,
     threads: bool = False,
-    reference: ReferenceEngine | None = None,
-) -> IdEngine:
+    reference: ReferenceBackend | None = None,
+) -> IdBackend:
     """Return a fast backend for a tokenizer that it supports.
 
     Args:
-        engine: "words", "segments" or "gigatoken".
+        backend: "words", "segments" or "gigatoken".
         files: Tokenizer.
         literal: Whether special tokens are plain text.
         threads: Whether one call may use all cores; gigatoken only.
         reference: Loaded reference of the same tokenizer, if there is one.
     """
-    open_engine: OpenEngine = load(
-        FAST_ENGINES[engine], f"tokenizer backend {engine!r}", "etl"
+    open_backend: OpenBackend = load(
+        FAST_BACKENDS[backend], f"tokenizer backend {backend!r}", "etl"
     )
-    return open_engine(files, literal=literal, threads=threads, reference=reference)
+    return open_backend(files, literal=literal, threads=threads, reference=reference)
 
 
 @final
@@ -417,7 +417,7 @@ class Encoder:
 
     Args:
         files: Tokenizer.
-        engine: Name of the engine: "tokenizers", or "words", "segments" or "gigatoken"
+        engine: Name of the backend: "tokenizers", or "words", "segments" or "gigatoken"
             if the gate chose it.
         special_tokens_in_text: Meaning of special tokens' strings in a text. "literal":
             plain text. "encode": control ids. "fail": plain text, and the caller
@@ -449,10 +449,10 @@ class Encoder:
         add_special_tokens: bool = True,
         sample_rate: float = SAMPLE_RATE,
         threads: bool = False,
-        loaded: tuple[ReferenceEngine, IdEngine | None] | None = None,
+        loaded: tuple[ReferenceBackend, IdBackend | None] | None = None,
         locator: Locator | None = None,
     ) -> None:
-        require_one_of("engine", engine, ENGINES)
+        require_one_of("engine", engine, BACKENDS)
         require_one_of(
             "special_tokens_in_text", special_tokens_in_text, SPECIAL_TOKENS_IN_TEXT
         )
@@ -462,10 +462,10 @@ class Encoder:
         self.files = files
         self.engine = engine
         if loaded is None:
-            reference = ReferenceEngine(files, literal=literal, threads=threads)
+            reference = ReferenceBackend(files, literal=literal, threads=threads)
             fast_backend = None
             if engine != "tokenizers":
-                fast_backend = fast_engine(
+                fast_backend = open_fast_backend(
                     engine, files, literal=literal, threads=threads, reference=reference
                 )
             loaded = (reference, fast_backend)
@@ -610,15 +610,15 @@ class Encoder:
         return self._shared_locator or Locator(self._reference, self.engine)
 
     def _sample(
-        self, fast: IdEngine, text: pa.LargeStringArray, encoded: Ragged, skip: Int64
+        self, fast: IdBackend, text: pa.LargeStringArray, encoded: Ragged, skip: Int64
     ) -> int:
         """Compare ids of a sample with the reference, and return its size."""
 
         def encoded_row(row: int) -> Sample:
             return (encoded.ids[encoded.offsets[row] : encoded.offsets[row + 1]],)
 
-        def samples_by(engine: IdEngine, texts: pa.LargeStringArray) -> list[Sample]:
-            return [(ids,) for ids in engine.encode(texts).rows()]
+        def samples_by(backend: IdBackend, texts: pa.LargeStringArray) -> list[Sample]:
+            return [(ids,) for ids in backend.encode(texts).rows()]
 
         return self._sampler.check(
             text,
@@ -669,7 +669,7 @@ class Encoder:
         return special_tokens, self._pieces(self._reference.cuts, text, fast_backend)
 
     def _pieces(
-        self, rule: CutRule, text: pa.LargeStringArray, fast: IdEngine | None
+        self, rule: CutRule, text: pa.LargeStringArray, fast: IdBackend | None
     ) -> Iterator[Int32]:
         """Yield the ids of each piece of a long document."""
         for piece in rule.pieces(text[0].as_buffer(), PIECE_BYTES):

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from tokenlake.base.arrays import offsets_of, text_over
 from tokenlake.errors import TokenizerError
-from tokenlake.etl.tokenizers.engines import ReferenceEngine
+from tokenlake.etl.tokenizers.backends import ReferenceBackend
 from tokenlake.etl.tokenizers.files import TokenizerFiles
 
 # Part of every dataset's identity through the behavioural fingerprint: never change it,
@@ -160,7 +160,7 @@ def describe(files: TokenizerFiles) -> dict[str, Any]:
             its files than in the backend.
     """
     # 1. The ids around a document.
-    reference = ReferenceEngine(files)
+    reference = ReferenceBackend(files)
     prefix: list[int] | None = None
     suffix: list[int] | None = None
     # A post-processor that does more than put ids around a document has no affixes.
@@ -239,7 +239,7 @@ def special_ids(
     return {"eos_id": eos, "pad_id": pad, "append_eos": not suffix or suffix[-1] != eos}
 
 
-def _probe(reference: ReferenceEngine) -> list[list[int]]:
+def _probe(reference: ReferenceBackend) -> list[list[int]]:
     """Return the ids of each of :data:`FINGERPRINT_TEXTS`."""
     # `pa.array` imports pandas (0.25 CPU seconds), which nothing else of a plan or of
     # `verify` needs.
@@ -249,7 +249,7 @@ def _probe(reference: ReferenceEngine) -> list[list[int]]:
     return [ids.tolist() for ids in reference.encode(array).rows()]
 
 
-def _require_same_ids(files: TokenizerFiles, reference: ReferenceEngine) -> None:
+def _require_same_ids(files: TokenizerFiles, reference: ReferenceBackend) -> None:
     """Check that the backend gives the named tokens the ids of the files.
 
     Packing takes EOS and padding from the files.
@@ -260,7 +260,7 @@ def _require_same_ids(files: TokenizerFiles, reference: ReferenceEngine) -> None
     for token in (files.bos_token, files.eos_token, files.pad_token):
         if token is None:
             continue
-        expected = reference.backend.token_to_id(token)
+        expected = reference.library.token_to_id(token)
         if files.token_id(token) != expected:
             raise TokenizerError(
                 f"tokenizer {files.name!r}: {token!r} has id {files.token_id(token)} by its files "

@@ -37,18 +37,18 @@ from tokenlake.etl.tokenizers.allowlist import (
     model_type,
     objection,
 )
-from tokenlake.etl.tokenizers.encoder import (
-    ENGINES,
-    SPECIAL_TOKENS_IN_TEXT,
-    Encoder,
-    fast_engine,
-)
-from tokenlake.etl.tokenizers.engines import (
+from tokenlake.etl.tokenizers.backends import (
     FEW,
     WINDOW,
-    IdEngine,
-    ReferenceEngine,
+    IdBackend,
+    ReferenceBackend,
     require_equal,
+)
+from tokenlake.etl.tokenizers.encoder import (
+    BACKENDS,
+    SPECIAL_TOKENS_IN_TEXT,
+    Encoder,
+    open_fast_backend,
 )
 from tokenlake.etl.tokenizers.files import TokenizerFiles
 from tokenlake.etl.tokenizers.fingerprint import adversarial_texts
@@ -60,7 +60,7 @@ from tokenlake.runtime.tokenizer_guard.generation import (
     tokenizers_version,
 )
 
-REQUESTS: Final = ("auto", *ENGINES)
+REQUESTS: Final = ("auto", *BACKENDS)
 SEGMENTS_FROM: Final = 160 << 20
 """Bytes of text from which on the segment cache is worth its start, a CPU second in
 each process.
@@ -94,7 +94,7 @@ _PACKAGES: Final = ("gigatoken", "tokenizers", "numba", "numpy", "pyarrow")
 
 @final
 @dataclass(frozen=True, slots=True)
-class EngineChoice:
+class BackendChoice:
     """Backend that runs, and the reason.
 
     Attributes:
@@ -116,7 +116,7 @@ def choose_encoder(
     add_special_tokens: bool = True,
     places: bool = False,
     probes: DiskCache | None = None,
-) -> tuple[EngineChoice, Encoder]:
+) -> tuple[BackendChoice, Encoder]:
     """Choose the backend for a build, and return its encoder.
 
     The encoder has the backends that were probed.
@@ -149,7 +149,7 @@ def choose_encoder(
     require_one_of(
         "special_tokens_in_text", special_tokens_in_text, SPECIAL_TOKENS_IN_TEXT
     )
-    reference = ReferenceEngine(files, literal=special_tokens_in_text != "encode")
+    reference = ReferenceBackend(files, literal=special_tokens_in_text != "encode")
     choice, fast_backend, locator = _chosen(
         reference, requested, sample_texts, size, places, probes
     )
@@ -181,94 +181,94 @@ def likely_encoder(
         TokenizerError, MissingExtraError: The backend does not load.
     """
     # The rules are those of the gate, except that nothing is compared.
-    engine = requested
+    backend = requested
     if requested == "auto":
         fastest, _ = _fastest(files, size, literal=special_tokens_in_text != "encode")
-        engine = fastest or "tokenizers"
+        backend = fastest or "tokenizers"
     return Encoder(
         files,
-        engine=engine,
+        engine=backend,
         special_tokens_in_text=special_tokens_in_text,
         add_special_tokens=add_special_tokens,
     )
 
 
 def _chosen(
-    reference: ReferenceEngine,
+    reference: ReferenceBackend,
     requested: str,
     sample_texts: Sequence[str],
     size: int,
     places: bool,
     probes: DiskCache | None,
-) -> tuple[EngineChoice, IdEngine | None, Locator | None]:
+) -> tuple[BackendChoice, IdBackend | None, Locator | None]:
     """Return the backend that runs, loaded, and its locator.
 
     The backend is None for "tokenizers". The locator is None without places.
     """
     # 1. A candidate: the fastest that supports the tokenizer, or the requested one.
     if requested == "tokenizers":
-        return EngineChoice("tokenizers", "requested"), None, None
+        return BackendChoice("tokenizers", "requested"), None, None
     files = reference.files
     literal = reference.literal
     if requested == "auto":
-        engine, why_not = _fastest(files, size, literal=literal)
-        if engine is None:
-            return EngineChoice("tokenizers", why_not), None, None
+        backend, why_not = _fastest(files, size, literal=literal)
+        if backend is None:
+            return BackendChoice("tokenizers", why_not), None, None
     else:
-        engine = requested
-        _require_support(files, engine, literal=literal)
+        backend = requested
+        _require_support(files, backend, literal=literal)
 
     # 2. Load and probe it. Without a request the reference takes the place of a
     #    backend that fails.
     try:
         try:
-            fast_backend = fast_engine(
-                engine, files, literal=literal, reference=reference
+            fast_backend = open_fast_backend(
+                backend, files, literal=literal, reference=reference
             )
         except MissingExtraError:
             # The segment cache cannot run, and was not requested: gigatoken takes its
             # place.
-            was_proposed = engine == "segments" and requested == "auto"
+            was_proposed = backend == "segments" and requested == "auto"
             is_replaceable = was_proposed and model_type(files) == "BPE"
             if not is_replaceable or objection(files, literal=literal) is not None:
                 raise
-            engine = "gigatoken"
-            fast_backend = fast_engine("gigatoken", files, literal=literal)
+            backend = "gigatoken"
+            fast_backend = open_fast_backend("gigatoken", files, literal=literal)
         locator: Locator | None = None
         if places:
-            locator = Locator(reference, engine)
+            locator = Locator(reference, backend)
         probe_texts = [*_probe_texts(files), *_bounded(sample_texts)]
         # The segment cache runs on large inputs, beside which a probe takes no time.
-        if probes is None or engine == "segments":
-            _compare(engine, fast_backend, reference, sample_texts, locator)
+        if probes is None or backend == "segments":
+            _compare(backend, fast_backend, reference, sample_texts, locator)
         else:
-            probe_key = _probe_key(files, probe_texts, (engine, literal, places))
+            probe_key = _probe_key(files, probe_texts, (backend, literal, places))
             if not probes.contains(probe_key):
-                _compare(engine, fast_backend, reference, sample_texts, locator)
+                _compare(backend, fast_backend, reference, sample_texts, locator)
                 probes.put(probe_key, True)
     except (TokenizerError, MissingExtraError) as error:
-        if requested == engine:
+        if requested == backend:
             raise
-        return EngineChoice("tokenizers", f"{engine} failed: {error}"), None, None
+        return BackendChoice("tokenizers", f"{backend} failed: {error}"), None, None
 
     # 3. The reason, for the log.
-    compared = len(_unguarded(files, probe_texts, engine))
+    compared = len(_unguarded(files, probe_texts, backend))
     reason = f"on the allow-list, equal to the reference on {compared:,} probe texts"
-    if engine == "words":
+    if backend == "words":
         reason = f"its splits are compiled, equal to the reference on {compared:,} probe texts"
-    return EngineChoice(engine, reason), fast_backend, locator
+    return BackendChoice(backend, reason), fast_backend, locator
 
 
-def _require_support(files: TokenizerFiles, engine: str, *, literal: bool) -> None:
+def _require_support(files: TokenizerFiles, backend: str, *, literal: bool) -> None:
     """Check that a requested backend supports a tokenizer.
 
     Raises:
         TokenizerError: It does not.
     """
-    reason = _objection(files, engine, literal=literal)
+    reason = _objection(files, backend, literal=literal)
     if reason is not None:
         raise TokenizerError(
-            f"tokenizer {files.name!r}: tokenizer_backend: {engine} was requested, but {reason}; its ids could "
+            f"tokenizer {files.name!r}: tokenizer_backend: {backend} was requested, but {reason}; its ids could "
             "differ from the reference. Use tokenizer_backend: auto or tokenizer_backend: tokenizers",
             tokenizer=files.name,
             reason=reason,
@@ -347,17 +347,17 @@ def _fastest_beside_fast_reference(
     return None, f"{reference}; not for words: {reason}"
 
 
-def _objection(files: TokenizerFiles, engine: str, *, literal: bool) -> str | None:
+def _objection(files: TokenizerFiles, backend: str, *, literal: bool) -> str | None:
     """Return why a backend does not support a tokenizer, or None."""
-    if engine == "words":
+    if backend == "words":
         return objection_to_words(files, literal=literal)
-    return objection(files, engine, literal=literal)
+    return objection(files, backend, literal=literal)
 
 
 def _compare(
-    engine: str,
-    fast: IdEngine,
-    reference: ReferenceEngine,
+    backend: str,
+    fast: IdBackend,
+    reference: ReferenceBackend,
     sample_texts: Sequence[str],
     locator: Locator | None,
 ) -> None:
@@ -366,9 +366,9 @@ def _compare(
     Raises:
         EngineMismatchError: The backends differ.
     """
-    probe(engine, fast, reference, sample_texts)
+    probe(backend, fast, reference, sample_texts)
     if locator is not None:
-        probe_places(engine, fast, locator, sample_texts)
+        probe_places(backend, fast, locator, sample_texts)
 
 
 def _probe_key(
@@ -410,9 +410,9 @@ def _installed(package: str) -> str:
 
 
 def probe(
-    engine: str,
-    fast: IdEngine,
-    reference: ReferenceEngine,
+    backend: str,
+    fast: IdBackend,
+    reference: ReferenceBackend,
     sample_texts: Sequence[str] = (),
 ) -> int:
     """Compare the backends on adversarial texts and documents.
@@ -424,7 +424,7 @@ def probe(
         EngineMismatchError: The backends differ.
     """
     candidates = [*_probe_texts(reference.files), *_bounded(sample_texts)]
-    texts = _unguarded(reference.files, candidates, engine)
+    texts = _unguarded(reference.files, candidates, backend)
     strings = [str(text) for text in texts]
 
     # Small batches, then one large one: backends may encode these in different ways.
@@ -434,12 +434,12 @@ def probe(
         rows += fast.encode(text_of_strings(strings[first_row:end_row])).rows()
     expected_rows = reference.encode(texts).rows()
     for text, ids, expected in zip(strings, rows, expected_rows, strict=True):
-        require_equal(engine, text, (expected,), (ids,))
+        require_equal(backend, text, (expected,), (ids,))
     return len(texts)
 
 
 def probe_places(
-    engine: str, fast: IdEngine, locator: Locator, sample_texts: Sequence[str] = ()
+    backend: str, fast: IdBackend, locator: Locator, sample_texts: Sequence[str] = ()
 ) -> None:
     """Compare the places of tokens with those of the reference.
 
@@ -451,11 +451,11 @@ def probe_places(
     files = locator.reference.files
     candidates = _probe_texts(files)[::_PLACED]
     candidates += _bounded(sample_texts, _PLACED_BYTES)
-    texts = _unguarded(files, candidates, engine)
+    texts = _unguarded(files, candidates, backend)
     located = locator.of_texts(fast, texts)
     expected = locator.reference.places(texts)
     for text, result, expected_result in zip(texts, located, expected, strict=True):
-        require_equal(engine, str(text), expected_result, result)
+        require_equal(backend, str(text), expected_result, result)
 
 
 def _probe_texts(files: TokenizerFiles) -> list[str]:
@@ -468,13 +468,13 @@ def _probe_texts(files: TokenizerFiles) -> list[str]:
 
 
 def _unguarded(
-    files: TokenizerFiles, texts: list[str], engine: str
+    files: TokenizerFiles, texts: list[str], backend: str
 ) -> pa.LargeStringArray:
     """Return the texts that the backend will see in a build."""
     # Guarded documents go to the reference, so their ids need not be equal.
     array = text_of_strings(texts)
     is_free = np.ones(len(texts), np.bool_)
-    is_free[UnicodeGuard(files, engine).rows(array)] = False
+    is_free[UnicodeGuard(files, backend).rows(array)] = False
     return select(array, is_free)
 
 

@@ -27,7 +27,10 @@ from tokenlake.runtime.reading.file_hashes import verified_bytes
 from tokenlake.runtime.store.base import ReadStore
 from tokenlake.runtime.store.layout import TOKENIZER, Layout
 from tokenlake.runtime.store.manifest import Manifest
-from tokenlake.runtime.tokenizer_guard.adapter import Backend, open_backend
+from tokenlake.runtime.tokenizer_guard.adapter import (
+    LibraryTokenizer,
+    open_library_tokenizer,
+)
 
 
 @final
@@ -411,9 +414,9 @@ class Decoder:
         return decoders
 
     @cached_property
-    def _tokenizer(self) -> Backend:
+    def _tokenizer(self) -> LibraryTokenizer:
         """Backend, which is loaded when the first ids are decoded."""
-        return open_backend(self._name, self._json)
+        return open_library_tokenizer(self._name, self._json)
 
     def text(self, ids: Iterable[int]) -> str:
         """Return the text of ids.

@@ -45,11 +45,11 @@ from tokenlake.base.arrays import (
     values,
 )
 from tokenlake.etl.tokenizers.allowlist import BYTE_LEVEL_ALPHABET, BYTE_TOKENS, flat
-from tokenlake.etl.tokenizers.engines import (
+from tokenlake.etl.tokenizers.backends import (
     BATCH_BYTES,
-    IdEngine,
+    IdBackend,
     Placed,
-    ReferenceEngine,
+    ReferenceBackend,
     require_equal,
 )
 from tokenlake.etl.tokenizers.files import TokenizerFiles
@@ -233,12 +233,12 @@ class Locator:
 
     Args:
         reference: Reference backend of the tokenizer.
-        engine: Name of the backend whose ids are located, for messages.
+        backend: Name of the backend whose ids are located, for messages.
     """
 
-    def __init__(self, reference: ReferenceEngine, engine: str) -> None:
+    def __init__(self, reference: ReferenceBackend, backend: str) -> None:
         self.reference: Final = reference
-        self._engine = engine
+        self._backend = backend
         self.sizes = TokenSizes.of(reference.files, literal=reference.literal)
 
     def by_reference(self, text: pa.LargeStringArray) -> Iterator[Located]:
@@ -284,12 +284,12 @@ class Locator:
                 text.slice(first_row, last_row - first_row), block_ids, guarded_rows
             )
 
-    def of_texts(self, engine: IdEngine, texts: pa.LargeStringArray) -> list[Placed]:
+    def of_texts(self, backend: IdBackend, texts: pa.LargeStringArray) -> list[Placed]:
         """Encode texts by a backend, each by itself, and locate the tokens."""
         placed: list[Placed] = []
         for row in range(len(texts)):
             text = texts.slice(row, 1)
-            placed.append(self.of_row(text, engine.encode(text), 0))
+            placed.append(self.of_row(text, backend.encode(text), 0))
         return placed
 
     def of_row(self, text: pa.LargeStringArray, encoded: Ragged, row: int) -> Placed:
@@ -330,7 +330,7 @@ class Locator:
             expected_ids = placed[odd_index][0]
             row_ids = ids[offsets[row] : offsets[row + 1]]
             require_equal(
-                self._engine, str(odd_texts[odd_index]), (expected_ids,), (row_ids,)
+                self._backend, str(odd_texts[odd_index]), (expected_ids,), (row_ids,)
             )
         return located.with_rows(odd, placed)
 

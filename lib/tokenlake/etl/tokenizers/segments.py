@@ -60,7 +60,7 @@ from tokenlake.base.arrays import (
 )
 from tokenlake.errors import MissingExtraError, TokenizerError
 from tokenlake.etl.tokenizers.allowlist import flat, merge_pairs, model_type
-from tokenlake.etl.tokenizers.engines import GigatokenEngine, ReferenceEngine
+from tokenlake.etl.tokenizers.backends import GigatokenBackend, ReferenceBackend
 from tokenlake.etl.tokenizers.files import TOKENIZER_JSON, TokenizerFiles
 from tokenlake.etl.tokenizers.kernel_constants import MARK, PAIR_WORDS
 from tokenlake.runtime.tokenizer_guard.generation import OLDER, exports_parts
@@ -97,7 +97,7 @@ _BARE: Final[Any] = {"type": "Replace", "pattern": {"String": _SPACE}, "content"
 
 
 @final
-class SegmentEngine:
+class SegmentBackend:
     """The segment cache of one tokenizer.json.
 
     Args:
@@ -437,11 +437,11 @@ class _Words:
         """
         from tokenlake.etl.tokenizers.unigram_kernels import add_pieces
 
-        backend = self.bare.backend.raw
+        library = self.bare.library.raw
         # As `tokenizers` read it: of some scores its last bit is another than in the
         # file, which decides between sums.
-        model: dict[str, Any] = orjson.loads(backend.to_str())["model"]
-        pre_tokenized = backend.pre_tokenizer.pre_tokenize_str(f"{_SPACE}a")
+        model: dict[str, Any] = orjson.loads(library.to_str())["model"]
+        pre_tokenized = library.pre_tokenizer.pre_tokenize_str(f"{_SPACE}a")
         words = [word for word, _ in pre_tokenized]
         if words not in ([f"{_MARK}a"], ["a"]):
             return None
@@ -519,9 +519,9 @@ class _Words:
         return stays
 
     @cached_property
-    def bare(self) -> ReferenceEngine:
+    def bare(self) -> ReferenceBackend:
         """The reference, for segments that the search leaves without ids."""
-        return ReferenceEngine(self._files, literal=self._literal)
+        return ReferenceBackend(self._files, literal=self._literal)
 
 
 def _parted_words() -> Bools:
@@ -634,7 +634,7 @@ class _Merges:
         return [(left, right) for left, right in merge_pairs(self._files.spec["model"])]
 
     @cached_property
-    def bare(self) -> GigatokenEngine:
+    def bare(self) -> GigatokenBackend:
         """gigatoken for segments that are too long; it puts nothing in front."""
         spec = {
             **self._files.spec,
@@ -643,7 +643,7 @@ class _Merges:
             "added_tokens": [],
         }
         json_bytes = orjson.dumps(spec)
-        return GigatokenEngine(
+        return GigatokenBackend(
             TokenizerFiles(name=self._files.name, files={TOKENIZER_JSON: json_bytes})
         )
 
@@ -660,15 +660,15 @@ def _with_room(array: npt.NDArray[Any], used: int, additional: int) -> npt.NDArr
     return larger
 
 
-def open_engine(
+def open_backend(
     files: TokenizerFiles,
     *,
     literal: bool,
     threads: bool,
-    reference: ReferenceEngine | None,
-) -> SegmentEngine:
+    reference: ReferenceBackend | None,
+) -> SegmentBackend:
     """Open the segment cache for a tokenizer.
 
-    See :class:`tokenlake.etl.tokenizers.encoder.OpenEngine`.
+    See :class:`tokenlake.etl.tokenizers.encoder.OpenBackend`.
     """
-    return SegmentEngine(files, literal=literal)
+    return SegmentBackend(files, literal=literal)

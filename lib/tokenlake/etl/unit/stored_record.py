@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from tokenlake.etl.job import NO_ENGINE, MixJob, RepackJob, produced_by
+from tokenlake.etl.job import NO_BACKEND, MixJob, RepackJob, produced_by
 from tokenlake.etl.step_clock import CLOCK
 from tokenlake.etl.unit.source_shares import check_written
 from tokenlake.etl.unit.stored_rows import DocumentsOut, SequencesOut
@@ -64,6 +64,6 @@ def write_record(
         account=account,
         shares=shares,
         quarantine=None,
-        engine=NO_ENGINE,
+        engine=NO_BACKEND,
         produced_by=produced_by(),
     )

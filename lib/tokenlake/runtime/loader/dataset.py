@@ -38,7 +38,7 @@ from tokenlake.runtime.store.base import ReadStore
 from tokenlake.runtime.store.catalog import Catalog, parted
 from tokenlake.runtime.store.layout import TOKENIZER, Layout
 from tokenlake.runtime.store.manifest import Manifest
-from tokenlake.runtime.tokenizer_guard.backend import open_tokenizer
+from tokenlake.runtime.tokenizer_guard.loading import open_tokenizer
 
 _CACHE_BYTES: Final = 64 << 20
 """Memory for decoded row groups of a dataset."""

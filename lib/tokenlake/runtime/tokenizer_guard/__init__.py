@@ -6,7 +6,7 @@ It must not take the memory or the time of this process. These are the steps:
    that no tokenizer can mean.
 2. :mod:`~tokenlake.runtime.tokenizer_guard.caution` compares its parts with the known
    harmless forms.
-3. :mod:`~tokenlake.runtime.tokenizer_guard.backend` loads a harmless tokenizer into
+3. :mod:`~tokenlake.runtime.tokenizer_guard.loading` loads a harmless tokenizer into
    this process, and any other into a process of its own
    (:mod:`~tokenlake.runtime.tokenizer_guard.process`), whose time and memory the kernel
    bounds.

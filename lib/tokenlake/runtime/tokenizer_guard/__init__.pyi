@@ -1,8 +1,8 @@
 """What others may import from this package, and where each name is defined."""
 
-from tokenlake.runtime.tokenizer_guard.adapter import open_backend as open_backend
-from tokenlake.runtime.tokenizer_guard.backend import deliberate as deliberate
-from tokenlake.runtime.tokenizer_guard.backend import open_tokenizer as open_tokenizer
+from tokenlake.runtime.tokenizer_guard.adapter import open_library_tokenizer as open_library_tokenizer
+from tokenlake.runtime.tokenizer_guard.loading import deliberate as deliberate
+from tokenlake.runtime.tokenizer_guard.loading import open_tokenizer as open_tokenizer
 from tokenlake.runtime.tokenizer_guard.byte_alphabet import byte_characters as byte_characters
 from tokenlake.runtime.tokenizer_guard.caution import reason_for_caution as reason_for_caution
 from tokenlake.runtime.tokenizer_guard.compatibility import why_not_fast as why_not_fast

@@ -1,9 +1,9 @@
 """The only interface of the library to `tokenizers`, for both of its generations.
 
-:func:`open_backend` returns a :class:`Backend`. It encodes texts to NumPy arrays and
-decodes ids. Where the installed generation gives no places of tokens,
-:attr:`Backend.has_places` is false, and :mod:`tokenlake.etl.tokenizers.alignment` finds
-them from the ids.
+:func:`open_library_tokenizer` returns a :class:`LibraryTokenizer`. It encodes texts to
+NumPy arrays and decodes ids. Where the installed generation gives no places of tokens,
+:attr:`LibraryTokenizer.has_places` is false, and
+:mod:`tokenlake.etl.tokenizers.alignment` finds them from the ids.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ import numpy as np
 
 from tokenlake.base.arrays import Int32, Int64
 from tokenlake.errors import TokenizerError
-from tokenlake.runtime.tokenizer_guard.backend import open_tokenizer
 from tokenlake.runtime.tokenizer_guard.byte_alphabet import byte_characters
 from tokenlake.runtime.tokenizer_guard.generation import OLDER, exports_parts
+from tokenlake.runtime.tokenizer_guard.loading import open_tokenizer
 from tokenlake.runtime.tokenizer_guard.process import BoundedTokenizer
 from tokenlake.runtime.tokenizer_guard.shape import (
     TOKENIZER_JSON,
@@ -29,7 +29,7 @@ from tokenlake.runtime.tokenizer_guard.shape import (
 from tokenlake.runtime.tokenizer_guard.vocabulary import ids_by_token
 
 
-class Backend(Protocol):
+class LibraryTokenizer(Protocol):
     """A tokenizer without truncation and padding.
 
     Attributes:
@@ -79,17 +79,17 @@ class Backend(Protocol):
         ...
 
 
-def open_backend(
+def open_library_tokenizer(
     name: str,
     tokenizer_json: bytes,
     spec: Mapping[str, Any] | None = None,
     *,
     threads: bool = False,
-) -> Backend:
+) -> LibraryTokenizer:
     """Return the backend of a tokenizer.json.
 
     A tokenizer of an unusual form runs in a process of its own:
-    :func:`~tokenlake.runtime.tokenizer_guard.backend.open_tokenizer` says which.
+    :func:`~tokenlake.runtime.tokenizer_guard.loading.open_tokenizer` says which.
 
     Args:
         name: Name of the tokenizer, for messages.
@@ -213,12 +213,14 @@ class _IdsOnly:
         return ids.astype(np.uint8).tobytes().decode()
 
     @cached_property
-    def _spelling(self) -> Backend:
+    def _spelling(self) -> LibraryTokenizer:
         """Tokenizer with the same normalizer, and with an id for each byte.
 
         Its ids spell the normalized text.
         """
-        return open_backend(self._name, spelling_json(self._spec["normalizer"]))
+        return open_library_tokenizer(
+            self._name, spelling_json(self._spec["normalizer"])
+        )
 
     def decode(self, ids: Sequence[int]) -> str:
         return self._tokenizer.decode(list(ids), skip_special_tokens=False)

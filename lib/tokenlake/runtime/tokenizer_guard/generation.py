@@ -79,7 +79,9 @@ def load_raw(tokenizer_json: bytes, spec: Mapping[str, Any]) -> Any:
 
 
 def _tokenizer_class() -> Any:
-    """Return the class `tokenizers.Tokenizer`; MissingExtraError without the package."""
+    """Return the class `tokenizers.Tokenizer`; MissingExtraError without the
+    package.
+    """
     try:
         import tokenizers
     except ImportError as error:

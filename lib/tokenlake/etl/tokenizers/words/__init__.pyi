@@ -4,7 +4,7 @@ from tokenlake.etl.tokenizers.words.automaton import classes_of as classes_of
 from tokenlake.etl.tokenizers.words.automaton import compile_tree as compile_tree
 from tokenlake.etl.tokenizers.words.classes import stage_class as stage_class
 from tokenlake.etl.tokenizers.words.classes import symbols_of as symbols_of
-from tokenlake.etl.tokenizers.words.engine import WordEngine as WordEngine
+from tokenlake.etl.tokenizers.words.backend import WordBackend as WordBackend
 from tokenlake.etl.tokenizers.words.expressions import UnsupportedError as UnsupportedError
 from tokenlake.etl.tokenizers.words.expressions import literal as literal
 from tokenlake.etl.tokenizers.words.expressions import parse as parse

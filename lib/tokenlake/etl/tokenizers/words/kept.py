@@ -21,7 +21,7 @@ Tables = dict[str, Any]
 """Arrays by name."""
 
 # Modules on whose code the tables depend.
-_MAKERS: Final = ("engine.py", "kept.py", "merging.py")
+_MAKERS: Final = ("backend.py", "kept.py", "merging.py")
 # Cached bytes on disk before the oldest tables are removed.
 _MOST_BYTES: Final = 256 << 20
 

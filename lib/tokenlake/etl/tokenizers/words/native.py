@@ -144,13 +144,13 @@ class Loops:
                 llvm.add_symbol(symbol, abort)
         target = llvm.Target.from_triple(llvm.get_process_triple())
         # The engine owns the code, so it has to stay alive.
-        self._engine: Any = llvm.create_mcjit_compiler(
+        self._backend: Any = llvm.create_mcjit_compiler(
             llvm.parse_assembly(""), target.create_target_machine(jit=True)
         )
-        self._engine.add_object_file(llvm.ObjectFileRef.from_data(machine_code))
-        self._engine.finalize_object()
+        self._backend.add_object_file(llvm.ObjectFileRef.from_data(machine_code))
+        self._backend.finalize_object()
         for name, signature in SIGNATURES.items():
-            address = self._engine.get_function_address(symbol_of(name))
+            address = self._backend.get_function_address(symbol_of(name))
             setattr(self, name, Loop(name, signature, address))
 
 

@@ -31,7 +31,7 @@ from tokenlake.base.arrays import (
 )
 from tokenlake.errors import MissingExtraError, TokenizerError
 from tokenlake.etl.tokenizers.allowlist import BYTE_TOKENS
-from tokenlake.etl.tokenizers.engines import ReferenceEngine, deliberate
+from tokenlake.etl.tokenizers.backends import ReferenceBackend, deliberate
 from tokenlake.etl.tokenizers.files import TokenizerFiles
 from tokenlake.etl.tokenizers.kernel_constants import PAIR_WORDS
 from tokenlake.etl.tokenizers.words import native
@@ -42,7 +42,10 @@ from tokenlake.etl.tokenizers.words.kept import Tables, kept_tables
 from tokenlake.etl.tokenizers.words.merging import Merger
 from tokenlake.etl.tokenizers.words.rules import MARK, split_rules_of
 from tokenlake.etl.tokenizers.words.table import WordTable
-from tokenlake.runtime.tokenizer_guard.adapter import Backend, open_backend
+from tokenlake.runtime.tokenizer_guard.adapter import (
+    LibraryTokenizer,
+    open_library_tokenizer,
+)
 
 BLOCK_BYTES: Final = 1 << 18
 """Bytes of text that are split, looked up and written while they are in the
@@ -57,7 +60,7 @@ _MAY_CHANGE: Final = 255
 
 
 @final
-class WordEngine:
+class WordBackend:
     """The cached words of one tokenizer.json.
 
     Args:
@@ -76,7 +79,7 @@ class WordEngine:
         files: TokenizerFiles,
         *,
         literal: bool = True,
-        reference: ReferenceEngine | None = None,
+        reference: ReferenceBackend | None = None,
     ) -> None:
         # 1. The compiled loops, and the rules by which the tokenizer splits.
         try:
@@ -164,21 +167,23 @@ class WordEngine:
                 changed.append(row)
         return np.array(changed, np.int64)
 
-    def _slow(self) -> ReferenceEngine:
+    def _slow(self) -> ReferenceBackend:
         """Return the reference, which is loaded when a text first needs it."""
         if self._reference is None:
-            self._reference = ReferenceEngine(self.files, literal=self._literal)
+            self._reference = ReferenceBackend(self.files, literal=self._literal)
         return self._reference
 
     @cached_property
-    def _backend(self) -> Backend:
+    def _library(self) -> LibraryTokenizer:
         """The reference implementation of the model alone."""
-        return open_backend(self.files.name, self._rules.model_alone(self.files))
+        return open_library_tokenizer(
+            self.files.name, self._rules.model_alone(self.files)
+        )
 
     def encode_words(self, words: list[str]) -> tuple[Int64, Int32]:
         """Return the ids of words by the reference implementation."""
         with deliberate(f"tokenizer {self.files.name!r}: encoding words"):
-            rows = self._backend.encode(words, literal=True)
+            rows = self._library.encode(words, literal=True)
         offsets = offsets_of([len(row) for row in rows])
         return offsets, np.concatenate([np.empty(0, np.int32), *rows])
 
@@ -420,15 +425,15 @@ def _combining_classes() -> UInt8:
     return classes
 
 
-def open_engine(
+def open_backend(
     files: TokenizerFiles,
     *,
     literal: bool,
     threads: bool,
-    reference: ReferenceEngine | None,
-) -> WordEngine:
+    reference: ReferenceBackend | None,
+) -> WordBackend:
     """Open the backend of cached words for a tokenizer.
 
-    See :class:`tokenlake.etl.tokenizers.encoder.OpenEngine`.
+    See :class:`tokenlake.etl.tokenizers.encoder.OpenBackend`.
     """
-    return WordEngine(files, literal=literal, reference=reference)
+    return WordBackend(files, literal=literal, reference=reference)

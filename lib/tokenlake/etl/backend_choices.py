@@ -6,16 +6,16 @@ import threading
 from typing import final
 
 from tokenlake.base import numbers
-from tokenlake.etl.events.of_builds import EngineChosen, Phase
+from tokenlake.etl.events.of_builds import BackendChosen, Phase
 from tokenlake.etl.events.watcher import Watcher
-from tokenlake.etl.job.messages import NO_ENGINE, REFERENCE
+from tokenlake.etl.job.messages import NO_BACKEND, REFERENCE
 from tokenlake.etl.plan.plan import Plan, PlannedUnit, TextUnit
 from tokenlake.etl.pool import Pool
 from tokenlake.runtime.store.layout import Layout
 
 
 @final
-class Engines:
+class BackendChoices:
     """The tokenizer backend of every source of one build; thread-safe.
 
     Args:
@@ -43,18 +43,18 @@ class Engines:
         """
         # Stored rows and imported ids are not tokenized.
         if not isinstance(unit, TextUnit):
-            return NO_ENGINE
+            return NO_BACKEND
         if self._plan.source(unit.source).tokens is not None:
-            return NO_ENGINE
+            return NO_BACKEND
         # Threads that ask for the same source wait for the gate. A choice may have been
         # condemned since.
         with self._lock:
             if unit.source not in self._chosen:
                 self._chosen[unit.source] = self._probe(unit, pool)
-            engine = self._chosen[unit.source]
-            if engine in self.condemned:
+            backend = self._chosen[unit.source]
+            if backend in self.condemned:
                 return REFERENCE
-            return engine
+            return backend
 
     def _probe(self, unit: TextUnit, pool: Pool) -> str:
         """Return the backend that the gate chooses in a worker.
@@ -69,8 +69,8 @@ class Engines:
             # The worker has started.
             self._emit(Phase(f"probing the tokenizer of {unit.source}"))
 
-        verdict = pool.run(self._plan.engine_job(unit, self._layout), on_progress)
+        verdict = pool.run(self._plan.backend_job(unit, self._layout), on_progress)
         tokenizer = self._plan.tokenizers[unit.source].files.name
-        self._emit(EngineChosen(tokenizer, verdict["engine"], verdict["reason"]))
+        self._emit(BackendChosen(tokenizer, verdict["engine"], verdict["reason"]))
         self._emit(Phase(""))
         return verdict["engine"]

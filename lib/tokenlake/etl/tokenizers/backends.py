@@ -50,8 +50,11 @@ from tokenlake.errors import EngineMismatchError, MissingExtraError, TokenizerEr
 from tokenlake.etl.tokenizers.alignment import Aligner
 from tokenlake.etl.tokenizers.allowlist import objection
 from tokenlake.etl.tokenizers.files import TokenizerFiles
-from tokenlake.runtime.tokenizer_guard.adapter import Backend, open_backend
-from tokenlake.runtime.tokenizer_guard.backend import deliberate
+from tokenlake.runtime.tokenizer_guard.adapter import (
+    LibraryTokenizer,
+    open_library_tokenizer,
+)
+from tokenlake.runtime.tokenizer_guard.loading import deliberate
 
 _BORDER: Final = re.compile(rb"[A-Za-z] [A-Za-z]")
 # A token of SentencePiece's style with the mark after another character.
@@ -124,7 +127,7 @@ _AFFIX_PROBES: Final = ("a", "Hello world", " two  spaces", "1")
 
 
 @final
-class ReferenceEngine:
+class ReferenceBackend:
     """Reference backend: the installed `tokenizers` with ids as numpy arrays.
 
     Args:
@@ -132,9 +135,9 @@ class ReferenceEngine:
         literal: Whether strings of special tokens in a text are plain text
             (`encode_special_tokens=True`). If False, they become control ids, the
             default of `tokenizers`.
-        threads: Whether the backend uses all cores. Before tokenizers 1.0 the
+        threads: Whether the library uses all cores. Before tokenizers 1.0 the
             environment variable `TOKENIZERS_PARALLELISM` comes first if it is set.
-        backend: Loaded tokenizer. Default: it is loaded now.
+        library: Loaded tokenizer. Default: it is loaded now.
 
     Raises:
         TokenizerError: The file cannot be loaded, or its ids would be random (BPE
@@ -147,7 +150,7 @@ class ReferenceEngine:
         *,
         literal: bool = True,
         threads: bool = False,
-        backend: Backend | None = None,
+        library: LibraryTokenizer | None = None,
     ) -> None:
         self.files = files
         self.literal: Final = literal
@@ -156,12 +159,12 @@ class ReferenceEngine:
         if threads:
             parallelism = "true"
         os.environ.setdefault("TOKENIZERS_PARALLELISM", parallelism)
-        if backend is None:
+        if library is None:
             # Loading one takes 0.1 to 2 CPU seconds.
-            backend = open_backend(
+            library = open_library_tokenizer(
                 files.name, files.json_bytes, files.spec, threads=threads
             )
-        self._backend = backend
+        self._library = library
         dropout = files.spec["model"].get("dropout")
         if dropout:
             raise TokenizerError(
@@ -170,14 +173,14 @@ class ReferenceEngine:
                 tokenizer=files.name,
             )
 
-    def with_mode(self, *, literal: bool) -> ReferenceEngine:
+    def with_mode(self, *, literal: bool) -> ReferenceBackend:
         """Return the same tokenizer with another meaning of special tokens."""
-        return ReferenceEngine(self.files, literal=literal, backend=self._backend)
+        return ReferenceBackend(self.files, literal=literal, library=self._library)
 
     @property
-    def backend(self) -> Backend:
+    def library(self) -> LibraryTokenizer:
         """The tokenizer itself."""
-        return self._backend
+        return self._library
 
     def encode(self, text: pa.LargeStringArray) -> Ragged:
         """Return the ids of every row, without those that the post-processor adds.
@@ -195,7 +198,7 @@ class ReferenceEngine:
                 rows.append(np.concatenate(piece_ids))
                 continue
             with deliberate(f"tokenizer {self.files.name!r}: encoding"):
-                rows += self._backend.encode(
+                rows += self._library.encode(
                     _strings(text, first_row, last_row), literal=self.literal
                 )
         flat_ids = np.concatenate([np.empty(0, np.int32), *rows])
@@ -204,13 +207,13 @@ class ReferenceEngine:
     def encode_piece(self, text: str) -> Int32:
         """Return the ids of one text."""
         with deliberate(f"tokenizer {self.files.name!r}: encoding"):
-            (ids,) = self._backend.encode([text], literal=self.literal)
+            (ids,) = self._library.encode([text], literal=self.literal)
         return ids
 
     def normalized(self, text: str) -> str:
         """Return a text as the tokenizer's normalizer changes it."""
         with deliberate(f"tokenizer {self.files.name!r}: normalizing"):
-            return self._backend.normalize(text)
+            return self._library.normalize(text)
 
     def places(self, text: pa.LargeStringArray) -> list[Placed]:
         """Return the ids of every row, and the first byte and the end of each.
@@ -223,9 +226,9 @@ class ReferenceEngine:
         for first_row, last_row in blocks(string_buffers(text)[0], BATCH_BYTES):
             texts = _strings(text, first_row, last_row)
             # 1. tokenizers 1.0 gives no places; they follow from the ids.
-            if not self._backend.has_places:
+            if not self._library.has_places:
                 with deliberate(f"tokenizer {self.files.name!r}: encoding"):
-                    all_ids = self._backend.encode(texts, literal=self.literal)
+                    all_ids = self._library.encode(texts, literal=self.literal)
                 for row_text, ids in zip(texts, all_ids, strict=True):
                     rows.append(self._aligner.place(row_text, ids))
                 continue
@@ -265,19 +268,19 @@ class ReferenceEngine:
         return ids, start, stop
 
     @cached_property
-    def _untrimmed(self) -> Backend:
+    def _untrimmed(self) -> LibraryTokenizer:
         """Backend without a post-processor that trims blanks off the offsets.
 
         A token holds its blanks.
         """
         if not _trims(self.files.spec.get("post_processor")):
-            return self._backend
+            return self._library
         bare = json.dumps({**self.files.spec, "post_processor": None}).encode()
-        return open_backend(self.files.name, bare)
+        return open_library_tokenizer(self.files.name, bare)
 
     @cached_property
     def _aligner(self) -> Aligner:
-        """Aligner that finds places where the backend gives none."""
+        """Aligner that finds places where the library gives none."""
         return Aligner(self.files, literal=self.literal, normalize=self.normalized)
 
     @cached_property
@@ -291,7 +294,7 @@ class ReferenceEngine:
     def decode(self, ids: Sequence[int] | Int32) -> str:
         """Return the text of ids, including special tokens."""
         with deliberate(f"tokenizer {self.files.name!r}: decoding"):
-            return self._backend.decode([int(token_id) for token_id in ids])
+            return self._library.decode([int(token_id) for token_id in ids])
 
     def affixes(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Return the ids that the post-processor puts before and after a document.
@@ -306,10 +309,10 @@ class ReferenceEngine:
         possible: list[Affixes] | None = None
         for text in _AFFIX_PROBES:
             with deliberate(f"tokenizer {self.files.name!r}: encoding"):
-                (all_ids,) = self._backend.encode(
+                (all_ids,) = self._library.encode(
                     [text], literal=self.literal, add_special_tokens=True
                 )
-                (text_ids,) = self._backend.encode([text], literal=self.literal)
+                (text_ids,) = self._library.encode([text], literal=self.literal)
             # A text without ids shows nothing.
             if not len(text_ids) and not len(all_ids):
                 continue
@@ -390,7 +393,7 @@ def _around(ids: list[int], text_ids: list[int]) -> list[Affixes]:
     return pairs
 
 
-class IdEngine(Protocol):
+class IdBackend(Protocol):
     """Tokenizer backend: the reference, or a fast one that passed the gate."""
 
     def encode(self, text: pa.LargeStringArray) -> Ragged:
@@ -399,7 +402,7 @@ class IdEngine(Protocol):
 
 
 @final
-class GigatokenEngine:
+class GigatokenBackend:
     """gigatoken on one tokenizer.json.
 
     Args:
@@ -434,7 +437,7 @@ class GigatokenEngine:
             if literal:
                 # gigatoken has no switch for this; it cannot find tokens that it lacks.
                 tokenizer_json = _without_special_tokens(files)
-            self._backend: Any = load_hf_json(tokenizer_json)
+            self._library: Any = load_hf_json(tokenizer_json)
 
     def encode(self, text: pa.LargeStringArray) -> Ragged:
         """Return the ids of all rows."""
@@ -446,7 +449,7 @@ class GigatokenEngine:
         ):
             if is_alone:
                 return self._encode_one_by_one(text)
-            layout = self._backend.encode_batch(
+            layout = self._library.encode_batch(
                 self._array(text), parallel=self._threads
             ).layout
         # Views of the result's buffers: the array is not converted to Python objects.
@@ -463,13 +466,13 @@ class GigatokenEngine:
         starts, text_bytes = string_buffers(text)
         rows: list[Any] = []
         for row_start, row_end in pairwise(starts.tolist()):
-            rows.append(self._backend.encode(text_bytes[row_start:row_end].tobytes()))
+            rows.append(self._library.encode(text_bytes[row_start:row_end].tobytes()))
         offsets = offsets_of([len(row) for row in rows])
         return Ragged(np.concatenate(rows).view(np.int32), offsets)
 
     @contextmanager
     def _turn(self, text: pa.LargeStringArray) -> Generator[bool]:
-        """Wait until the backend may be used, and yield whether this thread is alone.
+        """Wait until the library may be used, and yield whether this thread is alone.
 
         Only a thread that is alone may encode documents one by one.
         """
@@ -543,11 +546,11 @@ Sample = tuple[Int32] | tuple[Int32, Int64, Int64]
 """The ids of a text, alone or with the first byte and the end of each."""
 
 
-def require_equal(engine: str, text: str, expected: Sample, got: Sample) -> None:
+def require_equal(backend: str, text: str, expected: Sample, got: Sample) -> None:
     """Check that a backend gives the ids of the reference, and the places if compared.
 
     Args:
-        engine: Name of the backend.
+        backend: Name of the backend.
         text: Text, for the message.
         expected: Result of the reference.
         got: Result of the backend.
@@ -575,10 +578,10 @@ def require_equal(engine: str, text: str, expected: Sample, got: Sample) -> None
         expected_shown = expected_values[shown].tolist()
         got_shown = got_values[shown].tolist()
         raise EngineMismatchError(
-            f"tokenizer backend {engine!r} differs from the reference 'tokenizers' from {part_name} "
+            f"tokenizer backend {backend!r} differs from the reference 'tokenizers' from {part_name} "
             f"{first_difference} on: expected {expected_shown}, got {got_shown}, in the text {text[:_SHOWN_TEXT]!r}; "
             "this build must use tokenizer_backend: tokenizers",
-            engine=engine,
+            engine=backend,
             text=text[:WINDOW],
             first_difference=first_difference,
             expected=expected_shown,
@@ -586,15 +589,15 @@ def require_equal(engine: str, text: str, expected: Sample, got: Sample) -> None
         )
 
 
-def open_engine(
+def open_backend(
     files: TokenizerFiles,
     *,
     literal: bool,
     threads: bool,
-    reference: ReferenceEngine | None,
-) -> GigatokenEngine:
+    reference: ReferenceBackend | None,
+) -> GigatokenBackend:
     """Open gigatoken for a tokenizer.
 
-    See :class:`tokenlake.etl.tokenizers.encoder.OpenEngine`.
+    See :class:`tokenlake.etl.tokenizers.encoder.OpenBackend`.
     """
-    return GigatokenEngine(files, literal=literal, threads=threads)
+    return GigatokenBackend(files, literal=literal, threads=threads)
