@@ -65,6 +65,7 @@ VAGUE_OPENING: Final = re.compile(
 )
 
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+_COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
 
 @dataclass
@@ -121,12 +122,44 @@ def vague_arguments_in(docstring: str) -> int:
     return count
 
 
+@dataclass
+class Density:
+    """How dense the whole code is."""
+
+    code_lines: int = 0
+    """Number of lines that are neither empty nor comments; docstrings are counted."""
+
+    comments: int = 0
+    """Number of lines that are comments."""
+
+    comprehensions: int = 0
+    """Number of comprehensions and generator expressions."""
+
+    conditional_expressions: int = 0
+    """Number of expressions ``a if b else c``."""
+
+    def per_thousand(self, count: int) -> float:
+        """Return a count per 1,000 lines of code."""
+        return 1000 * count / self.code_lines
+
+
+DENSITY: Final = Density()
+
+
 def measure() -> dict[str, Counts]:
-    """Return the counts of every package."""
+    """Return the counts of every package, and add all up in :data:`DENSITY`."""
     packages: dict[str, Counts] = {}
     for path in sources():
         counts = packages.setdefault(package_of(path), Counts())
-        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        text = path.read_text("utf-8")
+        for line in map(str.strip, text.splitlines()):
+            if line.startswith("#"):
+                DENSITY.comments += 1
+            elif line:
+                DENSITY.code_lines += 1
+        for node in ast.walk(ast.parse(text)):
+            DENSITY.comprehensions += isinstance(node, _COMPREHENSIONS)
+            DENSITY.conditional_expressions += isinstance(node, ast.IfExp)
             if isinstance(node, _FUNCTIONS):
                 counts.vague_names += len(vague_names_in(node))
             if isinstance(node, (ast.Module, ast.ClassDef, *_FUNCTIONS)):
@@ -162,6 +195,13 @@ def test_vague_names_and_docstrings_only_get_fewer(package: str) -> None:
     assert counts == allowed, (
         "fewer than recorded: run `python -m tests.test_readability`, so that it stays so"
     )
+
+
+def test_the_code_is_commented_and_not_dense() -> None:
+    """Bounds a little beyond the figures of the day on which they were set."""
+    assert DENSITY.per_thousand(DENSITY.comments) >= 48
+    assert DENSITY.per_thousand(DENSITY.comprehensions) <= 13
+    assert DENSITY.per_thousand(DENSITY.conditional_expressions) <= 4.5
 
 
 def test_the_table_lists_no_package_that_is_gone() -> None:
