@@ -21,7 +21,7 @@ from prefect.tasks import Task
 from prefect.utilities.engine import emit_task_run_state_change_event
 
 from tokenlake.base.secrets import scrub
-from tokenlake.etl.step_clock import Stage
+from tokenlake.etl.step_clock import StepName
 from tokenlake.runs.step_runs import StepRun
 from tokenlake_tasks.load import load
 from tokenlake_tasks.mix import mix
@@ -29,7 +29,7 @@ from tokenlake_tasks.pack import pack
 from tokenlake_tasks.save import save
 from tokenlake_tasks.tokenize import tokenize
 
-STEP_TASKS: Final[Mapping[Stage, Task[..., Any]]] = {
+STEP_TASKS: Final[Mapping[StepName, Task[..., Any]]] = {
     "load": load,
     "tokenize": tokenize,
     "mix": mix,
@@ -75,7 +75,7 @@ def _record(step: StepRun, parent: TaskRun, previous_run: UUID | None) -> UUID:
         "id": uuid4(),
         "name": step.name,
         "flow_run_id": parent.flow_run_id,
-        "task_key": STEP_TASKS[step.stage].task_key,
+        "task_key": STEP_TASKS[step.step_name].task_key,
         "dynamic_key": str(uuid4()),
         "tags": parent.tags,
         "task_inputs": inputs,

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tokenlake.etl.step_clock import (
-    STAGES,
-    Stage,
+    STEPS,
     StepClock,
+    StepName,
     StepTime,
     countable,
     step_of_mark,
@@ -63,9 +63,9 @@ def test_steps_that_interleave_have_a_first_begin_a_last_end_and_a_busy_time(
         "bytes": 7,
     }
     assert step_times(clock.fields()) == (
-        StepTime(stage="load", began=1000, ended=1019, busy=4),
-        StepTime(stage="pack", began=1002, ended=1024, busy=2),
-        StepTime(stage="save", began=1003, ended=1024, busy=8),
+        StepTime(step_name="load", began=1000, ended=1019, busy=4),
+        StepTime(step_name="pack", began=1002, ended=1024, busy=2),
+        StepTime(step_name="save", began=1003, ended=1024, busy=8),
     )
 
 
@@ -76,23 +76,23 @@ def test_the_step_that_raises_is_the_one_that_failed(seconds: Seconds) -> None:
     clock.begin("tokenize")
     seconds.now += 1
     clock.fail()
-    assert [step.stage for step in step_times(clock.fields()) if step.has_failed] == [
-        "tokenize"
-    ]
+    assert [
+        step.step_name for step in step_times(clock.fields()) if step.has_failed
+    ] == ["tokenize"]
     clock.clear()
     assert step_times(clock.fields()) == ()
     clock.begin("pack")
     with pytest.raises(OSError, match="no space"), clock.saving():
         raise OSError("no space")
     clock.fail()
-    assert [step.stage for step in step_times(clock.fields()) if step.has_failed] == [
-        "save"
-    ]
+    assert [
+        step.step_name for step in step_times(clock.fields()) if step.has_failed
+    ] == ["save"]
 
 
-@given(first=st.sampled_from(STAGES), saves=st.booleans(), more=st.sampled_from(STAGES))
+@given(first=st.sampled_from(STEPS), saves=st.booleans(), more=st.sampled_from(STEPS))
 def test_a_process_that_ends_leaves_word_of_the_step_it_was_in(
-    first: Stage, saves: bool, more: Stage
+    first: StepName, saves: bool, more: StepName
 ) -> None:
     marks: list[bytes] = [b""]
     assert step_of_mark(marks[-1], 0.0) is None
@@ -104,11 +104,11 @@ def test_a_process_that_ends_leaves_word_of_the_step_it_was_in(
     if saves:
         with clock.saving():
             inside = step_of_mark(marks[-1], began)
-            assert inside is not None and inside.stage == "save"
+            assert inside is not None and inside.step_name == "save"
     clock.begin(more)
     ended = time.time()
     step = step_of_mark(marks[-1], ended)
     assert step is not None
-    assert (step.stage, step.has_failed, step.ended) == (more, True, ended)
+    assert (step.step_name, step.has_failed, step.ended) == (more, True, ended)
     assert began - 0.01 <= step.began <= ended + 0.01
     assert StepTime(**step.to_json()) == step

@@ -126,7 +126,7 @@ def test_deployments_run_to_committed_versions_side_by_side(
     )
     assert f"{manifest.account.tokens:,}" in page
     for told in (
-        "### Time by stage",
+        "### Time by step",
         "| source | units | all | load | tokenize | pack | save |",
     ):
         assert told in page

@@ -24,8 +24,8 @@ def test_a_unit_says_what_each_stage_took(tmp_path: Path, tokenizer_dir: Path) -
     events: list[Event] = []
     build_dataset(config, workers=1, on_event=events.append)
     (unit,) = (event for event in events if isinstance(event, UnitFinished))
-    assert set(unit.stages) == {"load", "tokenize", "pack", "save"}
-    assert 0 < sum(unit.stages.values()) <= unit.seconds
+    assert set(unit.step_seconds) == {"load", "tokenize", "pack", "save"}
+    assert 0 < sum(unit.step_seconds.values()) <= unit.seconds
 
 
 def test_tables_show_sources_and_the_slowest_units() -> None:

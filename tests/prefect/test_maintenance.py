@@ -225,7 +225,7 @@ def test_the_progress_of_a_run_is_that_of_all_its_builds() -> None:
             _record(0),
             "built",
             2.0,
-            stages={"tokenize": 1.5, "save": 0.5},
+            step_seconds={"tokenize": 1.5, "save": 0.5},
         )
     )
     assert tallies.share == (1 + 0.5) / 4
@@ -236,7 +236,13 @@ def test_the_progress_of_a_run_is_that_of_all_its_builds() -> None:
     assert line.endswith("; tokenize takes 75% of the workers' time")
     tallies.add(
         UnitFinished(
-            1, "code", 1_000_000, _record(1), "built", 4.0, stages={"tokenize": 4.0}
+            1,
+            "code",
+            1_000_000,
+            _record(1),
+            "built",
+            4.0,
+            step_seconds={"tokenize": 4.0},
         )
     )
     assert tallies.share == 0.5

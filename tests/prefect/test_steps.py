@@ -18,7 +18,7 @@ from tests.lazily import lazily
 from tokenlake import load_config
 from tokenlake.errors import BadRecordError, WorkerDiedError, WorkerError
 from tokenlake.etl import Event, UnitRetried
-from tokenlake.etl.step_clock import STAGES, StepTime
+from tokenlake.etl.step_clock import STEPS, StepTime
 
 build_runs: Any = lazily("tokenlake.runs.build_run")
 groups_of_units: Any = lazily("tokenlake.runs.groups")
@@ -34,18 +34,18 @@ def tries_of(draw: st.DrawFn, units: list[int]) -> list[Any]:
         failures = draw(st.integers(0, 2))
         for number in range(1, failures + 2):
             is_last = number == failures + 1
-            failing = None if is_last else draw(st.sampled_from(STAGES))
+            failing = None if is_last else draw(st.sampled_from(STEPS))
             steps: list[StepTime] = []
-            for stage in draw(st.lists(st.sampled_from(STAGES), unique=True)):
+            for step_name in draw(st.lists(st.sampled_from(STEPS), unique=True)):
                 began = draw(st.integers(0, 1000))
                 busy = draw(st.integers(0, 100))
                 steps.append(
                     StepTime(
-                        stage=stage,
+                        step_name=step_name,
                         began=began,
                         ended=began + busy,
                         busy=busy,
-                        has_failed=stage == failing,
+                        has_failed=step_name == failing,
                     )
                 )
             tries.append(
@@ -76,38 +76,40 @@ def test_a_group_shows_the_sum_of_what_was_built_and_every_step_that_failed(
         if step.has_failed
     ]
     assert len([run for run in runs if run.error]) == len(failed)
-    for stage in STAGES:
+    for step_name in STEPS:
         steps = [
             step
             for each in tries
             if each.error is None
             for step in each.steps
-            if step.stage == stage
+            if step.step_name == step_name
         ]
         if len(units) == 1 or not steps:
             continue
-        [total] = [run for run in runs if run.stage == stage and run.error is None]
+        [total] = [
+            run for run in runs if run.step_name == step_name and run.error is None
+        ]
         assert (total.units, total.busy) == (
             len(steps),
             sum(step.busy for step in steps),
         )
         assert total.began == min(step.began for step in steps)
         assert total.ended == max(step.ended for step in steps)
-        assert total.name == f"{stage} {units[0]:05d}-{units[-1]:05d}"
+        assert total.name == f"{step_name} {units[0]:05d}-{units[-1]:05d}"
     if len(units) == 1:
         assert len(runs) == sum(len(attempt.steps) for attempt in tries)
 
 
 def test_there_is_a_task_for_every_step_and_room_for_every_group() -> None:
-    assert tuple(step_tasks.STEP_TASKS) == STAGES
-    assert {stage: task.name for stage, task in step_tasks.STEP_TASKS.items()} == {
-        stage: stage for stage in STAGES
-    }
-    assert len(STAGES) == groups_of_units.MOST_STEPS
+    assert tuple(step_tasks.STEP_TASKS) == STEPS
+    assert {
+        step_name: task.name for step_name, task in step_tasks.STEP_TASKS.items()
+    } == {step_name: step_name for step_name in STEPS}
+    assert len(STEPS) == groups_of_units.MOST_STEPS
     # Each unit of a small run is shown by itself.
     assert groups_of_units.MAX_GROUPS >= 30
     assert (
-        groups_of_units.MAX_GROUPS * (1 + len(STAGES))
+        groups_of_units.MAX_GROUPS * (1 + len(STEPS))
         <= groups_of_units.MAX_TASK_RUNS
         == 256
     )
@@ -115,12 +117,12 @@ def test_there_is_a_task_for_every_step_and_room_for_every_group() -> None:
 
 def test_a_step_gives_its_figures_or_its_error() -> None:
     step = steps_of_runs.StepRun(
-        stage="load", name="load 00001", began=10.0, ended=14.0, busy=1.5, units=1
+        step_name="load", name="load 00001", began=10.0, ended=14.0, busy=1.5, units=1
     )
     assert step_tasks.load.fn(step) == {"units": 1, "seconds": 4.0, "busy_seconds": 1.5}
     assert step.summary == "busy 1.5 s of 4.0 s"
     failed = steps_of_runs.StepRun(
-        stage="load",
+        step_name="load",
         name="load 00001",
         began=10.0,
         ended=14.0,
@@ -155,7 +157,12 @@ def test_a_run_of_many_units_has_few_task_runs_and_builds_units_of_a_group_side_
             built = build_run.build(units, lambda line: None)
             runs = build_run.step_runs(units)
             task_runs += len(runs)
-            assert [run.stage for run in runs] == ["load", "tokenize", "pack", "save"]
+            assert [run.step_name for run in runs] == [
+                "load",
+                "tokenize",
+                "pack",
+                "save",
+            ]
             assert {run.units for run in runs} == {len(units)}
             assert built["units"] == len(units)
             assert build_run.step_runs(units) == []  # what is shown is not shown again
@@ -177,7 +184,7 @@ class Failing:
         if job.op == "unit" and self.failures:
             self.failures -= 1
             step = StepTime(
-                stage="pack", began=1.0, ended=2.0, busy=1.0, has_failed=True
+                step_name="pack", began=1.0, ended=2.0, busy=1.0, has_failed=True
             )
             raise WorkerDiedError("it is gone", step=step.to_json())
         return self._pool.run(job, on_progress)
@@ -205,12 +212,12 @@ def test_a_worker_that_dies_does_not_stop_the_other_units_of_its_group(
         build_run.build(units, lambda line: None)
         runs = build_run.step_runs(units)
     assert len(retried) == 2
-    assert [run.error for run in runs if run.stage == "pack"] == [
+    assert [run.error for run in runs if run.step_name == "pack"] == [
         "it is gone",
         "it is gone",
         None,
     ]
-    [built] = [run for run in runs if run.stage == "load"]
+    [built] = [run for run in runs if run.step_name == "load"]
     assert built.units == len(units)
 
 
@@ -224,7 +231,8 @@ def test_units_that_are_built_again_and_again_stay_within_the_number_of_task_run
         session = build_run.session()
         task_runs = 0
         steps = tuple(
-            StepTime(stage=stage, began=1.0, ended=2.0, busy=1.0) for stage in STAGES
+            StepTime(step_name=step_name, began=1.0, ended=2.0, busy=1.0)
+            for step_name in STEPS
         )
         for _ in range(1 + 15):
             # As after a tokenizer that was found wrong: all units are pending once
@@ -254,7 +262,7 @@ def test_the_step_that_meets_a_bad_record_is_the_one_that_failed(
             build_run.build([0], lambda line: None)
         runs = build_run.step_runs([0])
     [failed] = [run for run in runs if run.error]
-    assert (failed.stage, failed.name) == ("load", "load 00000")
+    assert (failed.step_name, failed.name) == ("load", "load 00000")
     assert "bad.jsonl" in failed.error
 
 
@@ -297,5 +305,6 @@ def test_a_worker_that_is_killed_leaves_word_of_its_step(
         build_run.build([0], lambda line: None)
         names = [run.name for run in build_run.step_runs([0])]
     assert names == [
-        f"{stage} 00000, try 2" for stage in ("load", "tokenize", "pack", "save")
+        f"{step_name} 00000, try 2"
+        for step_name in ("load", "tokenize", "pack", "save")
     ]

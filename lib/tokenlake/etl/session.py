@@ -60,7 +60,7 @@ from tokenlake.etl.pool import EarlyPool, Pool
 from tokenlake.etl.run_log import Asked, RunLog
 from tokenlake.etl.sources.hub_repo import hub_commits
 from tokenlake.etl.sources.inputs import InputFile
-from tokenlake.etl.step_clock.reported_steps import STAGES, StepTime, step_times
+from tokenlake.etl.step_clock.reported_steps import STEPS, StepTime, step_times
 from tokenlake.runtime.store.address import open_store
 from tokenlake.runtime.store.base import Store, require_digest
 from tokenlake.runtime.store.catalog import Catalog
@@ -494,11 +494,11 @@ class BuildSession:
             self._record_files[record.unit] = FileEntry.of(sealed)
             self._add_record(record, "built")
         # Workers report microseconds.
-        stages: dict[str, float] = {}
-        for stage in STAGES:
-            if progress.get(stage):
-                stages[stage] = progress[stage] / 1e6
-        self._log.finished(unit.index, seconds, stages)
+        step_seconds: dict[str, float] = {}
+        for step_name in STEPS:
+            if progress.get(step_name):
+                step_seconds[step_name] = progress[step_name] / 1e6
+        self._log.finished(unit.index, seconds, step_seconds)
         self._emit(
             UnitFinished(
                 unit=unit.index,
@@ -508,7 +508,7 @@ class BuildSession:
                 how="built",
                 seconds=seconds,
                 progressed=self.reported(unit.index, progress),
-                stages=stages,
+                step_seconds=step_seconds,
                 steps=step_times(progress),
             )
         )

@@ -289,11 +289,11 @@ class BuildRun:
                 units_to_build.append(unit)
         self._build_units(units_to_build, progress)
         total_account = Account.total(self._records[unit].account for unit in units)
-        stage_seconds: Counter[str] = Counter()
+        step_seconds: Counter[str] = Counter()
         for event in self.built():
             if event.unit in units:
-                stage_seconds.update(event.stages)
-        progress.done(total_account.documents, total_account.tokens, stage_seconds)
+                step_seconds.update(event.step_seconds)
+        progress.done(total_account.documents, total_account.tokens, step_seconds)
         figures: dict[str, int | float] = {
             "units": len(units),
             "documents": total_account.documents,
@@ -301,8 +301,8 @@ class BuildRun:
             "text_bytes": total_account.text_bytes,
             "seconds": round(time.monotonic() - start_time, 3),
         }
-        for stage, seconds in stage_seconds.items():
-            figures[f"{stage}_seconds"] = round(seconds, 3)
+        for step_name, seconds in step_seconds.items():
+            figures[f"{step_name}_seconds"] = round(seconds, 3)
         return figures
 
     def commit(self, run: Mapping[str, str] | None = None) -> BuildResult:

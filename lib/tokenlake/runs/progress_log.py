@@ -63,14 +63,16 @@ class ProgressLog:
             summary = f"{share} of {numbers.size(self._total)}"
             self._write(summary, self._documents, self._tokens, self._bytes)
 
-    def done(self, documents: int, tokens: int, stages: Mapping[str, float]) -> None:
-        """Write the last line, with totals of the group and the seconds of stages."""
+    def done(
+        self, documents: int, tokens: int, step_seconds: Mapping[str, float]
+    ) -> None:
+        """Write the last line, with totals of the group and the seconds of steps."""
         seconds_taken = numbers.duration(self._clock() - self._began)
         summary = f"{numbers.size(self._total)} in {seconds_taken}"
-        if stages:
+        if step_seconds:
             times: list[str] = []
-            for stage, seconds in stages.items():
-                times.append(f"{stage} {numbers.duration(seconds)}")
+            for step_name, seconds in step_seconds.items():
+                times.append(f"{step_name} {numbers.duration(seconds)}")
             summary += f" ({', '.join(times)})"
         self._write(summary, documents, tokens, self._total)
 

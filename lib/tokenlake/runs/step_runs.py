@@ -14,7 +14,7 @@ from typing import Any, final
 
 from tokenlake.base import numbers
 from tokenlake.errors import WorkerError
-from tokenlake.etl.step_clock import STAGES, Stage, StepTime
+from tokenlake.etl.step_clock import STEPS, StepName, StepTime
 
 
 @final
@@ -41,7 +41,7 @@ class StepRun:
     """One step of one unit, or of all units of a group that were built.
 
     Attributes:
-        stage: Step of a unit.
+        step_name: Step of a unit.
         name: Name for people, such as ``load 00017``, ``load 00000-00023`` or ``load
             00017, try 2``.
         began: Time of the first begin, in seconds since 1970.
@@ -51,7 +51,7 @@ class StepRun:
         error: Message of the error that was raised in the step. None: it succeeded.
     """
 
-    stage: Stage
+    step_name: StepName
     name: str
     began: float
     ended: float
@@ -67,7 +67,7 @@ class StepRun:
         """
         # The task run of the step then fails like the step did.
         if self.error is not None:
-            raise WorkerError(self.error, step=self.stage)
+            raise WorkerError(self.error, step=self.step_name)
         return {
             "units": self.units,
             "seconds": self.ended - self.began,
@@ -109,16 +109,16 @@ def step_runs(units: Sequence[int], tries: Iterable[UnitTry]) -> list[StepRun]:
             if len(units) == 1 or step.has_failed:
                 runs.append(_of_try(attempt, step))
     runs.extend(_of_group(units, finished_tries))
-    return sorted(runs, key=lambda run: (run.began, STAGES.index(run.stage)))
+    return sorted(runs, key=lambda run: (run.began, STEPS.index(run.step_name)))
 
 
 def _of_try(attempt: UnitTry, step: StepTime) -> StepRun:
     """Return a step of one try of a unit."""
-    step_name = f"{step.stage} {attempt.unit:05d}"
+    step_name = f"{step.step_name} {attempt.unit:05d}"
     if attempt.number > 1:
         step_name += f", try {attempt.number}"
     return StepRun(
-        stage=step.stage,
+        step_name=step.step_name,
         name=step_name,
         began=step.began,
         ended=step.ended,
@@ -131,19 +131,19 @@ def _of_try(attempt: UnitTry, step: StepTime) -> StepRun:
 def _of_group(units: Sequence[int], built: Sequence[UnitTry]) -> list[StepRun]:
     """Return the steps of a group, each summed over the units that were built."""
     runs: list[StepRun] = []
-    for stage in STAGES:
+    for step_name in STEPS:
         steps: list[StepTime] = []
         for attempt in built:
             for step in attempt.steps:
-                if step.stage == stage:
+                if step.step_name == step_name:
                     steps.append(step)
         # A build has either `tokenize` or `mix`, never both.
         if not steps:
             continue
         runs.append(
             StepRun(
-                stage=stage,
-                name=f"{stage} {units[0]:05d}-{units[-1]:05d}",
+                step_name=step_name,
+                name=f"{step_name} {units[0]:05d}-{units[-1]:05d}",
                 began=min(step.began for step in steps),
                 ended=max(step.ended for step in steps),
                 busy=sum(step.busy for step in steps),

@@ -67,9 +67,9 @@ class UnitFinished:
         seconds: Wall time of the unit; 0 unless it was built now.
         progressed: Sums of the progress that was reported of it, failed attempts
             included.
-        stages: Seconds of each stage of a unit that was built now: load, tokenize, mix,
+        step_seconds: Seconds of each step of a unit that was built now: load, tokenize, mix,
             pack and save.
-        steps: Times of these stages, as the worker measured them.
+        steps: Times of these steps, as the worker measured them.
     """
 
     unit: int
@@ -79,7 +79,7 @@ class UnitFinished:
     how: Literal["built", "resumed", "reused"]
     seconds: float = 0.0
     progressed: Done = _NOTHING_DONE
-    stages: Mapping[str, float] = field(default_factory=dict[str, float])
+    step_seconds: Mapping[str, float] = field(default_factory=dict[str, float])
     steps: tuple[StepTime, ...] = ()
 
 
@@ -91,7 +91,7 @@ class UnitFailed:
         unit: Index of the unit.
         source: Name of its source.
         error: Message of the error.
-        steps: Times of the stages of this attempt, as far as they are known; the stage
+        steps: Times of the steps of this attempt, as far as they are known; the step
             that raised the error is marked.
     """
 

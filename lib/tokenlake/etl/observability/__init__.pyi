@@ -5,7 +5,7 @@ from tokenlake.etl.observability.build import RunProgress as RunProgress
 from tokenlake.etl.observability.build import observed as observed
 from tokenlake.etl.observability.displays import DisplayOptions as DisplayOptions
 from tokenlake.etl.observability.metrics import measured as measured
-from tokenlake.etl.observability.stage_times import time_tables as time_tables
+from tokenlake.etl.observability.step_tables import time_tables as time_tables
 from tokenlake.etl.observability.tally import RunTallies as RunTallies
 from tokenlake.etl.observability.tally import RunTally as RunTally
 from tokenlake.etl.observability.tally import source_name as source_name

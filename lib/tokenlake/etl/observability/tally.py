@@ -84,7 +84,7 @@ class RunTally:
         written: Number of ids in finished units, BOS and EOS included and tokens that
             were cut away not.
         sources: Sums of each source, in plan order.
-        stages: Worker seconds of each stage, of units that this run finished.
+        step_seconds: Worker seconds of each step, of units that this run finished.
         began: Time at which the first unit started; None before that.
         ended: Time at which the last unit finished; None before that.
         clock: Clock of these times, in seconds.
@@ -99,7 +99,7 @@ class RunTally:
     tokens: int = 0
     written: int = 0
     sources: dict[str, SourceTally] = field(default_factory=dict[str, SourceTally])
-    stages: Counter[str] = field(default_factory=Counter[str])
+    step_seconds: Counter[str] = field(default_factory=Counter[str])
     began: float | None = None
     ended: float | None = None
     clock: Callable[[], float] = time.monotonic
@@ -151,7 +151,7 @@ class RunTally:
                 if self.finished == self.plan.units:
                     self.ended = self.clock()
                 if event.how == "built":
-                    self.stages.update(event.stages)
+                    self.step_seconds.update(event.step_seconds)
                     self.sources[event.source].spent += event.seconds
                     self.sources[event.source].read += event.bytes
             case BackendDiscarded():
@@ -197,16 +197,16 @@ class RunTally:
         return "  ".join(parts)
 
     def slowest(self) -> str:
-        """Return the slowest stage and source; empty before a unit is finished.
+        """Return the slowest step and source; empty before a unit is finished.
 
         For example: ``tokenize takes 71% of the workers' time; web is slowest, 4.10
         MB/s per worker``.
         """
         parts: list[str] = []
-        if self.stages:
-            stage, seconds = self.stages.most_common(1)[0]
-            share = numbers.percent(seconds, self.stages.total(), 0)
-            parts.append(f"{stage} takes {share} of the workers' time")
+        if self.step_seconds:
+            step_name, seconds = self.step_seconds.most_common(1)[0]
+            share = numbers.percent(seconds, self.step_seconds.total(), 0)
+            parts.append(f"{step_name} takes {share} of the workers' time")
         # The speed of a worker: sources that are built side by side would otherwise
         # share one time.
         bytes_per_second: dict[str, float] = {}

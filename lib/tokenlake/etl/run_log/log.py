@@ -42,11 +42,11 @@ class RunLog:
         self._began_seconds = time.monotonic()
         # Runs of the same second still have different names.
         self.run_id = f"{self._began:%Y%m%dT%H%M%SZ}-{uuid.uuid4().hex[:8]}"
-        # Wall seconds of each unit, and of each stage of all units. The lock guards
+        # Wall seconds of each unit, and of each step of all units. The lock guards
         # both.
         self._lock = threading.Lock()
         self._seconds_of_units: dict[int, float] = {}
-        self._seconds_of_stages: Counter[str] = Counter()
+        self._seconds_of_steps: Counter[str] = Counter()
 
     def asked(self, asked: Asked) -> None:
         """Publish the configuration at once.
@@ -73,17 +73,19 @@ class RunLog:
         """Publish at once that the run was cancelled, so that nobody waits for it."""
         self._put(f"{self.run_id}{CANCELLED}", {"cancelled": True})
 
-    def finished(self, unit: int, seconds: float, stages: Mapping[str, float]) -> None:
+    def finished(
+        self, unit: int, seconds: float, step_seconds: Mapping[str, float]
+    ) -> None:
         """Note the wall time of a unit.
 
         Args:
             unit: Index of the unit.
             seconds: Wall time of the unit.
-            stages: Seconds of each stage.
+            step_seconds: Seconds of each step.
         """
         with self._lock:
             self._seconds_of_units[unit] = round(seconds, 3)
-            self._seconds_of_stages.update(stages)
+            self._seconds_of_steps.update(step_seconds)
 
     def condemned(self, engine: str, error: TokenlakeError) -> None:
         """Publish at once that a tokenizer backend differed from the reference.
@@ -113,9 +115,9 @@ class RunLog:
         """
         with self._lock:
             seconds_of_units = dict(sorted(self._seconds_of_units.items()))
-            seconds_of_stages: dict[str, float] = {}
-            for stage, seconds in sorted(self._seconds_of_stages.items()):
-                seconds_of_stages[stage] = round(seconds, 3)
+            seconds_of_steps: dict[str, float] = {}
+            for step_name, seconds in sorted(self._seconds_of_steps.items()):
+                seconds_of_steps[step_name] = round(seconds, 3)
         # Nothing of this is part of a version's identity: clocks, the machine and
         # packages.
         fields: dict[str, Any] = {
@@ -128,7 +130,7 @@ class RunLog:
             "produced_by": produced_by(),
             "units": dict(sorted(Counter(how.values()).items())),
             "unit_seconds": seconds_of_units,
-            "stage_seconds": seconds_of_stages,
+            "stage_seconds": seconds_of_steps,
             "hub_commits": commits,
         }
         if run:

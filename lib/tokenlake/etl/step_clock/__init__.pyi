@@ -2,8 +2,8 @@
 
 from tokenlake.etl.step_clock.clock import CLOCK as CLOCK
 from tokenlake.etl.step_clock.clock import StepClock as StepClock
-from tokenlake.etl.step_clock.reported_steps import STAGES as STAGES
-from tokenlake.etl.step_clock.reported_steps import Stage as Stage
+from tokenlake.etl.step_clock.reported_steps import STEPS as STEPS
+from tokenlake.etl.step_clock.reported_steps import StepName as StepName
 from tokenlake.etl.step_clock.reported_steps import StepTime as StepTime
 from tokenlake.etl.step_clock.reported_steps import countable as countable
 from tokenlake.etl.step_clock.reported_steps import step_of_mark as step_of_mark

@@ -8,7 +8,7 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import Final, final
 
-from tokenlake.etl.step_clock.reported_steps import Stage, mark_of
+from tokenlake.etl.step_clock.reported_steps import StepName, mark_of
 
 
 @final
@@ -29,28 +29,28 @@ class StepClock:
     def clear(self) -> None:
         """Forget the last unit."""
         # Times are nanoseconds of `time.perf_counter_ns`.
-        self._busy: Counter[Stage] = Counter()
-        self._began: dict[Stage, int] = {}
-        self._ended: dict[Stage, int] = {}
-        self._failed: Stage | None = None
+        self._busy: Counter[StepName] = Counter()
+        self._began: dict[StepName, int] = {}
+        self._ended: dict[StepName, int] = {}
+        self._failed: StepName | None = None
         # The step under way, the time of its begin, and the busy time of `save` at that
         # time.
-        self._current: Stage | None = None
+        self._current: StepName | None = None
         self._since = 0
         self._saved_before = 0
         # A wall clock may be set back, so that only its distance to the other clock is
         # read, and only once.
         self._to_wall_clock = time.time_ns() - time.perf_counter_ns()
 
-    def begin(self, stage: Stage) -> None:
+    def begin(self, step_name: StepName) -> None:
         """Begin a step, or continue it; the one under way ends."""
         self.end()
-        self._current = stage
+        self._current = step_name
         self._since = time.perf_counter_ns()
         self._saved_before = self._busy["save"]
-        if stage not in self._began:
-            self._began[stage] = self._since
-        self.on_begin(self._mark(stage))
+        if step_name not in self._began:
+            self._began[step_name] = self._since
+        self.on_begin(self._mark(step_name))
 
     def end(self) -> None:
         """End the step under way, if any. Time after it belongs to no step."""
@@ -92,18 +92,18 @@ class StepClock:
         `step_times` reads them.
         """
         fields: dict[str, int] = {}
-        for stage, begin_time in self._began.items():
-            end_time = self._ended.get(stage, begin_time)
-            fields[stage] = self._busy[stage] // 1000
-            fields[f"{stage}.began"] = (begin_time + self._to_wall_clock) // 1000
-            fields[f"{stage}.ended"] = (end_time + self._to_wall_clock) // 1000
+        for step_name, begin_time in self._began.items():
+            end_time = self._ended.get(step_name, begin_time)
+            fields[step_name] = self._busy[step_name] // 1000
+            fields[f"{step_name}.began"] = (begin_time + self._to_wall_clock) // 1000
+            fields[f"{step_name}.ended"] = (end_time + self._to_wall_clock) // 1000
         if self._failed is not None:
             fields[f"{self._failed}.failed"] = 1
         return fields
 
-    def _mark(self, stage: Stage) -> bytes:
+    def _mark(self, step_name: StepName) -> bytes:
         """Return the mark of a step, which a worker's note holds."""
-        return mark_of(stage, self._began[stage] + self._to_wall_clock)
+        return mark_of(step_name, self._began[step_name] + self._to_wall_clock)
 
 
 CLOCK: Final = StepClock()

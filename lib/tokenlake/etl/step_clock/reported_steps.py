@@ -12,10 +12,10 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Final, Literal, TypeAlias, final
 
-Stage: TypeAlias = Literal["load", "tokenize", "mix", "pack", "save"]
+StepName: TypeAlias = Literal["load", "tokenize", "mix", "pack", "save"]
 """Name of a step."""
 
-STAGES: Final[tuple[Stage, ...]] = ("load", "tokenize", "mix", "pack", "save")
+STEPS: Final[tuple[StepName, ...]] = ("load", "tokenize", "mix", "pack", "save")
 """All steps, in order. Load: inputs are read and parsed. Mix: rows of stored datasets
 are put in order. Save: files are written and published.
 """
@@ -38,14 +38,14 @@ class StepTime:
     """One step of one attempt at a unit.
 
     Attributes:
-        stage: Name of the step.
+        step_name: Name of the step.
         began: Time of its first begin, in seconds since 1970.
         ended: Time of its last end, in seconds since 1970.
         busy: Number of seconds between the two that were spent on this step.
         has_failed: Whether the unit's error was raised in this step.
     """
 
-    stage: Stage
+    step_name: StepName
     began: float
     ended: float
     busy: float
@@ -64,16 +64,16 @@ def step_times(fields: Mapping[str, int]) -> tuple[StepTime, ...]:
     """
     # A step that was not begun has no times.
     steps: list[StepTime] = []
-    for stage in STAGES:
-        if f"{stage}.began" not in fields:
+    for step_name in STEPS:
+        if f"{step_name}.began" not in fields:
             continue
         # Microseconds become seconds.
         step = StepTime(
-            stage=stage,
-            began=fields[f"{stage}.began"] / 1e6,
-            ended=fields[f"{stage}.ended"] / 1e6,
-            busy=fields.get(stage, 0) / 1e6,
-            has_failed=f"{stage}.failed" in fields,
+            step_name=step_name,
+            began=fields[f"{step_name}.began"] / 1e6,
+            ended=fields[f"{step_name}.ended"] / 1e6,
+            busy=fields.get(step_name, 0) / 1e6,
+            has_failed=f"{step_name}.failed" in fields,
         )
         steps.append(step)
     return tuple(steps)
@@ -88,16 +88,16 @@ def countable(fields: Mapping[str, int]) -> dict[str, int]:
     return {field: fields[field] for field in counted}
 
 
-def mark_of(stage: Stage, began: int) -> bytes:
+def mark_of(step_name: StepName, began: int) -> bytes:
     """Return a step and its first begin as bytes of a fixed size.
 
     They outlive the process that writes them.
 
     Args:
-        stage: Name of the step.
+        step_name: Name of the step.
         began: Time of its first begin, in nanoseconds since 1970.
     """
-    return _MARK.pack(1 + STAGES.index(stage), began)
+    return _MARK.pack(1 + STEPS.index(step_name), began)
 
 
 def step_of_mark(mark: bytes, ended: float) -> StepTime | None:
@@ -115,7 +115,7 @@ def step_of_mark(mark: bytes, ended: float) -> StepTime | None:
         return None
     # The process reported no busy time, so the step counts as busy until its end.
     return StepTime(
-        stage=STAGES[number - 1],
+        step_name=STEPS[number - 1],
         began=begin_time / 1e9,
         ended=ended,
         busy=ended - begin_time / 1e9,

@@ -1,4 +1,4 @@
-"""Tables of the time that the stages of a build took."""
+"""Tables of the time that the steps of a build took."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from tokenlake.base import numbers
 from tokenlake.etl.events.of_units import UnitFinished
 from tokenlake.etl.observability.tally import source_name
 from tokenlake.etl.reports.tables import Table, label, number
-from tokenlake.etl.step_clock.reported_steps import STAGES
+from tokenlake.etl.step_clock.reported_steps import STEPS
 
 _MOST_UNITS: Final = 10  # in the table of the slowest ones
 
 
 def time_tables(built: Sequence[UnitFinished]) -> list[Table]:
-    """Return tables of the stages' seconds by source, and of the slowest units.
+    """Return tables of the steps' seconds by source, and of the slowest units.
 
-    There are none if no unit reported the times of its stages.
+    There are none if no unit reported the times of its steps.
 
     Seconds are those of the worker processes, so that two workers spend two seconds in
     one.
@@ -26,27 +26,29 @@ def time_tables(built: Sequence[UnitFinished]) -> list[Table]:
     Args:
         built: Event of each unit that the run built.
     """
-    # The stages that occur, in the order of the work.
-    reported_stages: set[str] = set()
+    # The steps that occur, in the order of the work.
+    step_names: set[str] = set()
     for event in built:
-        reported_stages.update(event.stages)
-    stages = [stage for stage in STAGES if stage in reported_stages]
-    if not stages:
+        step_names.update(event.step_seconds)
+    step_seconds = [step_name for step_name in STEPS if step_name in step_names]
+    if not step_seconds:
         return []
     time_columns = [number("seconds", "all", numbers.duration)]
-    time_columns.extend(number(stage, None, numbers.duration) for stage in stages)
+    time_columns.extend(
+        number(step_name, None, numbers.duration) for step_name in step_seconds
+    )
 
-    # Seconds of workers are added up by source; a stage without time is an empty cell.
+    # Seconds of workers are added up by source; a step without time is an empty cell.
     sums_of_sources: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for event in built:
         sums_of_sources[event.source].update(
-            {"units": 1, "seconds": event.seconds, **event.stages}
+            {"units": 1, "seconds": event.seconds, **event.step_seconds}
         )
     source_rows: list[dict[str, Any]] = []
     for source, sums in sums_of_sources.items():
         source_rows.append({"name": source_name(source), **sums})
     source_columns = [label("name", "source"), number("units"), *time_columns]
-    tables = [Table.of(source_columns, source_rows, "Time by stage")]
+    tables = [Table.of(source_columns, source_rows, "Time by step")]
 
     # A single unit is the whole of its source's row.
     if len(built) > 1:
@@ -63,5 +65,5 @@ def _unit_row(event: UnitFinished) -> dict[str, Any]:
         "unit": f"{event.unit:05d}",
         "name": source_name(event.source),
         "seconds": event.seconds,
-        **event.stages,
+        **event.step_seconds,
     }
