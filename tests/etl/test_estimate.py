@@ -60,6 +60,16 @@ def test_what_is_read_whole_is_counted(tmp_path: Path, tokenizer_dir: Path) -> N
 
 
 @pytest.mark.parametrize("order", ["ascending", "descending", "shuffled"])
+def test_bad_records_of_the_sample_are_counted(
+    tmp_path: Path, tokenizer_dir: Path
+) -> None:
+    write_lines(tmp_path / "a.jsonl", [5] * 98)
+    with (tmp_path / "a.jsonl").open("a") as file:
+        file.write('{"text": null}\nno json\n')
+    expected = estimate_of(config_of(tmp_path, tmp_path / "a.jsonl", tokenizer_dir))
+    assert (expected.bad_records, expected.sampled_records) == (2, 100)
+
+
 def test_documents_that_grow_along_a_file_are_within_the_margin(
     order: str, tmp_path: Path, tokenizer_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -627,3 +627,10 @@ def test_real_corpora_are_told_apart(shared_data: Path) -> None:
     }
     assert proposed == {str(shared_data / "corpora" / "*.parquet")}
     assert found.findings == ()
+
+
+def test_a_field_of_a_single_odd_record_does_not_decide(tmp_path: Path) -> None:
+    records: list[Any] = [{"messages": CHAT}] * 99 + [{"text": "no messages"}]
+    found = inspect(write_lines(tmp_path / "chats.jsonl", records))
+    assert found.groups[0].kind == "chat"
+    assert yaml.safe_load(found.proposal)["datasets"][0]["content_field"] == "messages"

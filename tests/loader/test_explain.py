@@ -654,7 +654,8 @@ def test_a_document_is_found_by_a_field_that_was_kept(own_ids: str, name: str):
             {"n": "many"},
             "got 'many' for n, whose values in tokens@v1/train are of the type int64",
         ),
-        ({"n": 1, "id": "doc-1"}, "must be one field and its value"),
+        ({"n": 1, "id": "doc-1"}, "must be one kept field and its value"),
+        ("a.jsonl:0", "must be (path, position) such as"),
         (
             ("b.jsonl", 0),
             "no input file of packed@v1/train is 'b.jsonl'; did you mean 'a.jsonl'",

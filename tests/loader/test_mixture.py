@@ -198,7 +198,17 @@ def test_what_does_not_fit_is_refused(
         ),
         (
             lambda: tl.DataLoader(tl.Mixture(found, half), 8, epochs=2),
-            "epochs, window and interleave are of single datasets",
+            "epochs: got 2, but a mixture has its own end",
+        ),
+        (
+            lambda: tl.DataLoader(tl.Mixture(found, half), 8, window="all"),
+            "window and interleave are options of single datasets",
+        ),
+        (
+            lambda: tl.DataLoader(
+                tl.Mixture(found, half, weights_by="tokens"), 8, epochs=None
+            ).set_weights({"code": 0.5, "cod": 0.5}),
+            "'cod' is not a source; did you mean 'code'",
         ),
         (
             lambda: tl.DataLoader(

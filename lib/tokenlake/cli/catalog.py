@@ -471,6 +471,7 @@ def rm(
     files = numbers.plural(len(report.removed), "file")
     lines.append(
         f"{report.dataset}@v{report.version}: {files}, {numbers.size(report.bytes)} {verb}"
+        " (files that other versions share stay there, and free no space)"
     )
     emit(report.to_json(), json, lambda: stdout().print("\n".join(lines)))
     _note_kept(report.kept)

@@ -183,7 +183,8 @@ def explain(
     provenance of these rows is read.
 
     Args:
-        name: A dataset, or one version of it: NAME or NAME@v3.
+        name: A dataset, or one version of it: NAME, NAME@v3 or NAME@TAG. None with
+            the state of a mixture.
         state: JSON file of a loader's get_state(), which defines the whole order.
         step: Index of the batch, from 0. Default: the one after the state. With
             --document: search only the batches before it.
@@ -272,6 +273,11 @@ def _plan_of_state(path: Path, url: str, name: str | None) -> tuple[BatchPlan, i
     if name is not None and name not in known_names:
         raise ConfigError(
             f"the state belongs to a mixture of {', '.join(plan.datasets)}, not of {name!r}; leave out the name"
+        )
+    if name is not None and is_mixture:
+        raise ConfigError(
+            f"the state belongs to a mixture of {', '.join(plan.datasets)}, whose batches have rows of all of them; "
+            "leave out the name"
         )
     return plan, position.step
 

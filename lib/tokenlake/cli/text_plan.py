@@ -173,12 +173,33 @@ class TextPlan:
         A mixture warns of the disk once, for all of its builds.
         """
         lines = list(self.plan.notes)
+        lines += self._notes_on_bad_records()
         if self.version is None and not self.source:
             lines += notes_on_disk(self.build.store, total(self.estimates).output_bytes)
         prefix = "note: "
         if self.source:
             prefix = f"note: {self.source}: "
         return [f"{prefix}{line}" for line in lines]
+
+    def _notes_on_bad_records(self) -> list[str]:
+        """Return a note for each source whose sample has bad records."""
+        lines: list[str] = []
+        for source in self.build.sources:
+            expected = self.estimates[source.name]
+            if not expected.bad_records:
+                continue
+            outcome = "a run ends at the first one (on_bad_record: fail)"
+            if source.on_bad_record == "quarantine":
+                outcome = (
+                    f"a run sets them aside, and ends above max_bad_fraction: {source.max_bad_fraction:g} of the "
+                    "records"
+                )
+            sampled = numbers.plural(expected.sampled_records, "sampled record")
+            lines.append(
+                f"{source.name}: {numbers.count(expected.bad_records)} of {sampled} are bad; {outcome}. "
+                "`tokenlake inspect` shows reasons"
+            )
+        return lines
 
     def _source_records(self) -> list[dict[str, Any]]:
         """Return a record for each source: inputs, and expected sizes."""

@@ -39,6 +39,10 @@ NAMES: dict[Kind, str] = {
 _INNER_DEPTH: Final = 3  # levels at which a text is searched; 1 is that of columns
 
 
+_LEAST_PRESENCE: Final = 0.02
+"""Smallest share of the sampled records that have a column, for one that is used."""
+
+
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Feature:
@@ -305,9 +309,14 @@ def mapped(
     for role, column in explicit.items():
         if "." in column and column not in typed_columns:
             del explicit_columns[role]
+    common_columns = _without_rare(typed_columns, rows, explicit_columns)
     mapping = mapper.map(
-        ROLES, typed_columns, explicit=explicit_columns, lengths=lengths
+        ROLES, common_columns, explicit=explicit_columns, lengths=lengths
     )
+    if kind_of(mapping) == "unknown":
+        mapping = mapper.map(
+            ROLES, typed_columns, explicit=explicit_columns, lengths=lengths
+        )
 
     # 2. The path of a text that the caller gave.
     if "text" in explicit and "text" not in explicit_columns:
@@ -326,6 +335,26 @@ def mapped(
         return mapping
     _, _, text_path = min(candidates)
     return _with_text(mapping, MappedColumn("text", text_path, "synonym", 1.0))
+
+
+def _without_rare(
+    columns: Mapping[str, Shape],
+    rows: Sequence[Mapping[str, Any]],
+    explicit: Mapping[str, str],
+) -> dict[str, Shape]:
+    """Return the columns without those that hardly any sampled record has.
+
+    A single odd record must not decide how all others are read. Columns that the caller
+    named stay.
+    """
+    named_columns = set(explicit.values())
+    common_columns: dict[str, Shape] = {}
+    for column, shape in columns.items():
+        present = sum(row.get(column) is not None for row in rows)
+        is_rare = present < _LEAST_PRESENCE * len(rows)
+        if not is_rare or column in named_columns:
+            common_columns[column] = shape
+    return common_columns
 
 
 def _has_mostly_strings(rows: Sequence[Mapping[str, Any]], column: str) -> bool:

@@ -98,6 +98,8 @@ class Estimate:
         dropped_tokens: Number of tokens of these documents that are not written.
         loss_tokens: Number of tokens that count toward the loss; None where the build
             stores no loss mask.
+        sampled_records: Number of records in the sample.
+        bad_records: Number of these that are bad.
         documents_margin: Margin of `documents`.
         tokens_margin: Margin of `tokens`.
         output_bytes_margin: Margin of `output_bytes`.
@@ -111,6 +113,8 @@ class Estimate:
     long_documents: int = 0
     dropped_tokens: int = 0
     loss_tokens: int | None = None
+    sampled_records: int = 0
+    bad_records: int = 0
     documents_margin: int | None = None
     tokens_margin: int | None = None
     output_bytes_margin: int | None = None
@@ -156,10 +160,12 @@ def _of_source(plan: Plan, source: ResolvedSource) -> Estimate:
     recipe = Recipe(lenient_source, plan.tokenizers[source.name].files)
     try:
         encoder = _likely_encoder(source, recipe, plan)
-        totals, margins, lengths = _totals_of_source(plan, source, recipe, encoder)
+        expected = _totals_of_source(plan, source, recipe, encoder)
     except EngineMismatchError:
         encoder = _encoder(source, recipe, plan, REFERENCE)
-        totals, margins, lengths = _totals_of_source(plan, source, recipe, encoder)
+        expected = _totals_of_source(plan, source, recipe, encoder)
+    totals = expected.quantities
+    margins = expected.margins
     documents, rows, long, tokens, dropped, stored, loss = totals.tolist()
 
     # 2. The number of shards.
@@ -172,10 +178,11 @@ def _of_source(plan: Plan, source: ResolvedSource) -> Estimate:
             has_open_number = True
     if has_open_number:
         files += output // plan.build.max_shard_size
+
     # 3. Rows. Packing depends on the lengths of the documents.
     if plan.build.pack is not None and not source.has_whole_rows:
         units = _units_of(plan, source)
-        rows = _packed_rows(plan.build.pack, source, units, documents, lengths)
+        rows = _packed_rows(plan.build.pack, source, units, documents, expected.lengths)
 
     # 4. Whole numbers.
     loss_tokens = None
@@ -190,6 +197,8 @@ def _of_source(plan: Plan, source: ResolvedSource) -> Estimate:
         long_documents=round(long),
         dropped_tokens=round(dropped),
         loss_tokens=loss_tokens,
+        sampled_records=expected.sampled_records,
+        bad_records=expected.bad_records,
         documents_margin=margins[_DOCUMENTS],
         tokens_margin=margins[_TOKENS],
         output_bytes_margin=margins[_STORED],
@@ -225,21 +234,43 @@ def _packed_rows(
     return expected_rows(lengths, pack, shares, streams)
 
 
+@final
+@dataclass(frozen=True, slots=True)
+class _ExpectedTotals:
+    """Expected quantities of a source.
+
+    Attributes:
+        quantities: Quantities, float64[7].
+        margins: Margin of each; None where it is unknown.
+        lengths: Lengths of its sampled documents.
+        sampled_records: Number of records in the sample.
+        bad_records: Number of these that are bad.
+    """
+
+    quantities: Floats
+    margins: list[int | None]
+    lengths: list[LengthSample]
+    sampled_records: int
+    bad_records: int
+
+
 def _totals_of_source(
     plan: Plan, source: ResolvedSource, recipe: Recipe, encoder: Encoder
-) -> tuple[Floats, list[int | None], list[LengthSample]]:
-    """Return the quantities of a source, their margins, and its documents' lengths.
-
-    Returns:
-        Quantities, float64[7]; margins; and the lengths of its sampled documents.
-    """
+) -> _ExpectedTotals:
+    """Return the expected quantities of a source."""
     # The kinds of files are sampled apart, so the squares of their margins add up.
     totals = np.zeros(_QUANTITIES)
     squares = np.zeros(_QUANTITIES)
     samples: list[LengthSample] = []
+    sampled_records = 0
+    bad_records = 0
     for stratum in strata_of(_units_of(plan, source)).values():
+        places, is_whole = read_sample(stratum, recipe)
+        for place in places:
+            sampled_records += place.rows_read
+            bad_records += sum(len(batch.bad) for batch in place.batches)
         kind_totals, kind_margins, lengths = _of_stratum(
-            plan, source, stratum, recipe, encoder
+            plan, source, stratum, recipe, encoder, places, is_whole=is_whole
         )
         totals += kind_totals
         squares += kind_margins**2
@@ -253,7 +284,7 @@ def _totals_of_source(
             margins.append(None)
         else:
             margins.append(math.ceil(math.sqrt(square)))
-    return totals, margins, samples
+    return _ExpectedTotals(totals, margins, samples, sampled_records, bad_records)
 
 
 def _units_of(plan: Plan, source: ResolvedSource) -> list[TextUnit]:
@@ -300,11 +331,17 @@ def _of_stratum(
     stratum: Stratum,
     recipe: Recipe,
     encoder: Encoder,
+    places: Sequence[PlaceSample],
+    *,
+    is_whole: bool,
 ) -> tuple[Floats, Floats, Int64]:
-    """Return the totals of a stratum and their margins, float64[7] each, and the
-    tokens of the sampled documents as they are packed, int64[n].
+    """Return the totals of a stratum, their margins, and tokens of its documents.
 
-    1. Read places of the stratum, and choose a part of the documents of each.
+    Totals and margins are float64[7]. The tokens are those of the sampled documents as
+    they are packed, int64[n]. `places` are the sample; `is_whole` says that they are
+    the whole stratum.
+
+    1. Choose a part of the documents of each place.
     2. Build these parts: tokens per byte of text, bytes on disk per token, share that
        counts toward the loss.
     3. Encode the parts one by one, to see how their tokens per byte differ.
@@ -312,8 +349,7 @@ def _of_stratum(
     5. Add the places up where they are the whole, otherwise take the mean of their
        rates for it.
     """
-    # 1. The places, and the documents of each that are built.
-    places, is_whole = read_sample(stratum, recipe)
+    # 1. The documents of each place that are built.
     document_count = sum(place.documents for place in places)
     if document_count == 0:
         no_lengths = np.empty(0, np.int64)

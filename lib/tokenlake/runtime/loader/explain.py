@@ -294,6 +294,19 @@ def files_of(plan: BatchPlan, path: str) -> list[InputFileEntry]:
     return matching
 
 
+def _path_and_position(document: object) -> tuple[str, int]:
+    """Return the path and the position that name a document; ConfigError if it has
+    another form.
+    """
+    if isinstance(document, tuple) and len(cast("tuple[object, ...]", document)) == 2:
+        path, position = cast("tuple[object, object]", document)
+        if isinstance(path, str) and isinstance(position, int):
+            return path, position
+    raise ConfigError(
+        f"document: got {document!r}, must be (path, position) such as ('notes/a.jsonl', 83120), or {{field: value}}"
+    )
+
+
 def documents_of(
     plan: BatchPlan, asked: tuple[str, int] | Mapping[str, Any]
 ) -> list[Document]:
@@ -313,11 +326,12 @@ def documents_of(
     """
     # By file and position: no file has to be read.
     if not isinstance(asked, Mapping):
-        path, position = asked
+        path, position = _path_and_position(asked)
         return [Document(entry.file_id, position) for entry in files_of(plan, path)]
     if len(asked) != 1:
         raise ConfigError(
-            f"document: got {dict(asked)!r}, must be one field and its value"
+            f"document: got {dict(asked)!r}, must be one kept field and its value; by file and position it is "
+            "document=(path, position)"
         )
     # By a field: its column is read, of all rows of the versions that hold it.
     [(field, value)] = asked.items()

@@ -25,7 +25,7 @@ from tokenlake.runtime.mixing.order import EpochOrder
 from tokenlake.runtime.mixing.random import key_of
 from tokenlake.runtime.mixing.schedule import WeightScheduler, constant
 from tokenlake.runtime.mixing.streams import MixtureStream, source_order
-from tokenlake.runtime.mixing.weights import row_weights
+from tokenlake.runtime.mixing.weights import check_weight_names, row_weights
 
 _WEIGHTS_BY: Final = ("rows", "tokens")
 # Positions in a block are counted in 32 bits.
@@ -257,6 +257,8 @@ class Mixture:
                 it may.
         """
         if self._is_by_tokens:
+            # Names are checked first: another name has no mean number of tokens.
+            check_weight_names("weights", self.names, weights)
             weights = self._row_weights(weights)
         return self._with(self.scheduler.reweighted(at=at, weights=weights))
 

@@ -653,12 +653,14 @@ class BatchPlan:
                 "shuffle=False: a mixture has no stored order; mix with the flow `mix` and read the version that it "
                 "wrote"
             )
-        if self.epochs not in (1, None) or self.options.order_form not in (
-            None,
-            OrderForm(),
-        ):
+        if self.epochs not in (1, None):
             raise ConfigError(
-                "epochs, window and interleave are of single datasets; give the mixture `stop` or `rows`"
+                f"epochs: got {self.epochs}, but a mixture has its own end; give it `stop`, `rows` or `epochs`"
+            )
+        if self.options.order_form not in (None, OrderForm()):
+            raise ConfigError(
+                "window and interleave are options of single datasets: each lane of a mixture reads one row group of "
+                "each source at a time; leave them out, and pack the sources with shuffle_packed"
             )
         # The step of a schedule would last a different number of rows before and after
         # the change.

@@ -131,8 +131,9 @@ class WeightScheduler:
         at: Step at which this schedule was extended; 0 for one that was not.
 
     Raises:
-        ConfigError: A point or the interpolation is invalid, or weights do not sum to 1
-            within 1e-6.
+        ConfigError: A point or the interpolation is invalid, or weights are neither
+            shares that sum to 1 (up to 0.0015 off, which are divided by their sum), nor
+            percentages, nor ratios of whole numbers.
 
     Example:
         >>> from tokenlake import WeightScheduler

@@ -101,10 +101,11 @@ def _tiles(
         if version.is_unfinished:
             unfinished += 1
     damaged = len(attention) - unfinished
+    dataset_label = "dataset" if len(finished) == 1 else "datasets"
     figures = {
-        "datasets": numbers.count(len(finished)),
+        dataset_label: numbers.count(len(finished)),
         "committed versions": numbers.count(committed_versions),
-        "data files": numbers.size(stored_bytes),
+        "data files of all versions": numbers.size(stored_bytes),
         "unfinished builds": numbers.count(unfinished),
         "damaged versions": numbers.count(damaged),
     }
