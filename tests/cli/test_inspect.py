@@ -285,6 +285,17 @@ def test_what_it_writes_is_built_by_the_command_it_names(
     assert space["batch"]["input_ids"].shape[1] == 64  # type: ignore[index]
 
 
+def test_init_with_a_tokenizer_that_cannot_be_used_writes_nothing(
+    tmp_path: Path, lines: Path, capsys: Output
+) -> None:
+    path = tmp_path / "new.yaml"
+    (tmp_path / "tokenizer").mkdir()
+    tokenizer = ["--tokenizer", str(tmp_path / "tokenizer")]
+    assert main(["init", str(path), "--data", str(lines), *tokenizer]) == 1
+    assert "no tokenizer.json" in capsys.readouterr().err
+    assert not path.exists()
+
+
 def test_nothing_is_replaced_and_nothing_is_written_for_what_cannot_be_built(
     lines: Path, tmp_path: Path, capsys: Output
 ) -> None:

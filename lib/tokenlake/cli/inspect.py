@@ -30,6 +30,7 @@ from tokenlake.etl.introspection.introspector import inspect as inspect_source
 from tokenlake.etl.introspection.proposal import SEQ_LENGTH
 from tokenlake.etl.reports import Table, facts, label
 from tokenlake.etl.reports.terminal import near, print_table, stdout
+from tokenlake.etl.tokenizers import load_tokenizer
 from tokenlake.runtime.store.outputs import require_outside_stores
 from tokenlake.runtime.store.schemes import default_store
 
@@ -96,6 +97,10 @@ def init(
         if may_ask:
             store = _ask("Store for the versions?", store)
 
+    # A tokenizer of this machine that cannot be used is an error now, not in the first
+    # command after this one.
+    if tokenizer is not None and Path(tokenizer).expanduser().exists():
+        load_tokenizer(tokenizer)
     introspector = DatasetIntrospector(
         data, type=type, tokenizer=tokenizer, seq_length=seq_length
     )
