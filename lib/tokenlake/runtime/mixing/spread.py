@@ -31,11 +31,13 @@ waves in place of C K single steps::
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Self, final
+from typing import Final, Self, final
 
 import numpy as np
 
-from tokenlake.base.arrays import Int64
+from tokenlake.base.arrays import Bools, Int64
+
+_LARGEST: Final = (1 << 63) - 1
 
 
 def spread(rows_before: Int64, shares: Int64, wanted: Int64, size: int) -> Int64:
@@ -199,19 +201,15 @@ def _round_to(
     Returns:
         Total of each source less the sum of its changed rows, int64[n].
     """
-    lanes = np.arange(rows.shape[1])
-    sources = np.arange(len(rows))[:, None]
     while True:
         # 1. The sign of the change of each source, and the lanes that it can change.
         sign = np.sign(lacking_rows)[:, None]
         can_change = np.where(sign > 0, rows < limits.upper, rows > limits.lower)
         changes = np.minimum(np.abs(lacking_rows), can_change.sum(axis=1))
         # 2. The first lanes by spare slots, then by surplus, then by number.
-        lane_at_rank = np.lexsort(
-            (sign * surplus, sign * limits.spare_slots, ~can_change), axis=1
+        is_changed = _first_lanes(
+            changes, can_change, sign * limits.spare_slots, sign * surplus
         )
-        is_changed = np.zeros(rows.shape, np.bool_)
-        is_changed[sources, lane_at_rank] = lanes < changes[:, None]
         # 3. One row more, or one less, until the sums are right or nothing can change.
         change = sign * is_changed
         rows += change
@@ -219,3 +217,36 @@ def _round_to(
         if not (changes.any() and lacking_rows.any()):
             return lacking_rows
         surplus += change * divisors
+
+
+def _first_lanes(
+    counts: Int64, is_allowed: Bools, first_key: Int64, second_key: Int64
+) -> Bools:
+    """Return the first lanes of each source, by two keys and the number of the lane.
+
+    Args:
+        counts: Number of lanes to choose of each source, at most those that are
+            allowed, int64[n].
+        is_allowed: True for lanes that may be chosen, bool[n, L].
+        first_key: Key that decides, the smallest first, int64[n, L].
+        second_key: Key that decides between equal ones, int64[n, L].
+    """
+    lanes = is_allowed.shape[1]
+    lane_numbers = np.arange(lanes)
+    source_numbers = np.arange(len(counts))
+    lowest = int(second_key.min())
+    width = int(second_key.max()) - lowest + 1
+    highest = max(int(first_key.max()), -int(first_key.min())) + 1
+    if highest * width * lanes <= _LARGEST:
+        # All keys in one number, different for each lane. The numbers up to the
+        # count-th smallest one are chosen, which takes no order of the lanes: sorting
+        # numbers is twenty times as fast as sorting lanes by several keys.
+        key = (first_key * width + (second_key - lowest)) * lanes + lane_numbers
+        key[~is_allowed] = _LARGEST
+        last_chosen = np.sort(key, axis=1)[source_numbers, counts - 1]
+        return (key <= last_chosen[:, None]) & (counts > 0)[:, None]
+    # Keys that do not fit together into 64 bits, in huge groups.
+    lane_at_rank = np.lexsort((second_key, first_key, ~is_allowed), axis=1)
+    is_first = np.zeros(is_allowed.shape, np.bool_)
+    is_first[source_numbers[:, None], lane_at_rank] = lane_numbers < counts[:, None]
+    return is_first
