@@ -89,8 +89,9 @@ class Target(ABC):
         export: Mapping[str, Any] | None = None,
         discard_interrupted: bool = True,
     ) -> Generator[Path]:
-        """Yield :attr:`beside`, and put its ``new`` in its place at the end, unless an
-        error is raised.
+        """Yield :attr:`beside`, and move its ``new`` to the target at the end.
+
+        After an error the target stays as it was.
 
         Args:
             overwrite: True to replace data files in the target. Other files in it
@@ -129,8 +130,9 @@ class Target(ABC):
             shutil.rmtree(self.beside)
 
     def interrupted_export(self) -> Mapping[str, Any] | None:
-        """Return version, format and options of an export that was interrupted and has
-        finished shards; None if there is none.
+        """Return version, format and options of an interrupted export.
+
+        None if there is none, or it has no finished shards.
         """
         record = ShardRecord.read(self.beside / SHARDS)
         if record is None or not record.shards:
@@ -167,9 +169,7 @@ class Target(ABC):
             shutil.rmtree(self.beside / SHARDS)
 
     def _remove_if_unused(self) -> None:
-        """Remove the folder beside the target, unless a build or an export resumes
-        from it.
-        """
+        """Remove the folder beside the target, unless a run resumes from it."""
         has_shards = keep_finished(self.beside)
         has_units = any((self.beside / STORE).rglob("ledger/*.json"))
         if not has_shards and not has_units:
@@ -181,9 +181,7 @@ class Target(ABC):
 
     @abstractmethod
     def manifest(self) -> FlatManifest | None:
-        """Return the manifest of the flat directory there; None if there is none, or
-        it is damaged.
-        """
+        """Return the manifest of the target; None if it is missing or damaged."""
 
     def is_whole(self, manifest: FlatManifest) -> bool:
         """Return True if all files of a manifest are there, by their sizes."""
@@ -195,8 +193,9 @@ class Target(ABC):
         """Return name -> size of the files there."""
 
     def is_within(self, other: str) -> bool:
-        """Return True if the target is a folder, or lies in it; both as :attr:`url`
-        spells them.
+        """Return True if the target is a folder, or lies in it.
+
+        Both are spelled as :attr:`url` is.
         """
         return self.url == other or self.url.startswith(f"{other}/")
 
@@ -217,8 +216,9 @@ def target_of(
     *,
     in_store: bool = False,
 ) -> Target:
-    """Return the target at a path: a folder of this machine, or of a bucket (``s3://``,
-    ``gs://``).
+    """Return the target at a path.
+
+    A target is a folder of this machine, or of a bucket (``s3://``, ``gs://``).
 
     Args:
         output_path: Path or URL.
@@ -318,9 +318,7 @@ class FolderTarget(Target):
         return sizes
 
     def _is_split_folder(self, folder: Path) -> bool:
-        """Return True for a folder that holds data files of the manifest and nothing
-        else.
-        """
+        """Return True for a folder that holds data files of the manifest alone."""
         if folder.is_symlink() or not folder.is_dir():
             return False
         names = {f"{folder.name}/{entry.name}" for entry in folder.iterdir()}
@@ -473,8 +471,9 @@ def require_apart(
     target: Target,
     data_files: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
 ) -> None:
-    """Raise ConfigError if an input lies in the target, where its own export would
-    replace it.
+    """Raise ConfigError if an input lies in the target.
+
+    An export there would replace its own input.
 
     Args:
         option_name: Name of the option that holds the target, for messages.
@@ -499,9 +498,7 @@ def _is_file(path: Path) -> bool:
 
 
 def _listed(manifest: FlatManifest | None) -> set[str]:
-    """Return the names of the data files of a manifest; none if there is no
-    manifest.
-    """
+    """Return the names of the data files of a manifest; none without a manifest."""
     if manifest is None:
         return set()
     return {file.path for file in manifest.files}

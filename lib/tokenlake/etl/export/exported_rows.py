@@ -49,8 +49,9 @@ def as_exported(
 
 
 def _attention_mask(rows: pa.RecordBatch) -> Any:
-    """Return 1 for ids of documents and 0 for padding. Rows that are not packed and
-    have no mask have no padding.
+    """Return 1 for ids of documents and 0 for padding.
+
+    Rows that are not packed and have no mask have no padding.
     """
     input_ids: Any = rows.column("input_ids")
     mask_type = _with_named_items(input_ids.type)
@@ -71,15 +72,14 @@ def _attention_mask(rows: pa.RecordBatch) -> Any:
 
 
 def _offsets_from_zero(column: Any) -> Any:
-    """Return the offsets of a list column, which may be a slice of a larger one,
-    from 0.
-    """
+    """Return the offsets of a list column from 0, also of a slice."""
     return column.offsets.to_numpy() - column.offsets[0].as_py()
 
 
 def _with_named_items(kind: Any) -> Any:
-    """Return a list type whose values are called ``item``, as Arrow calls them;
-    Parquet returns them as ``element``.
+    """Return a list type whose values are called ``item``.
+
+    Arrow calls them so; Parquet returns them as ``element``.
     """
     size = -1
     if _ARROW.types.is_fixed_size_list(kind):

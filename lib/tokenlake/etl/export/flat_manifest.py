@@ -70,9 +70,7 @@ class FileFormat:
 
     @property
     def is_of_rows(self) -> bool:
-        """True for a format that holds rows of any columns, false for a format of
-        trainers.
-        """
+        """True for a format of rows with any columns, false for one of trainers."""
         return self.format in ROW_FORMATS
 
     @property
@@ -257,8 +255,7 @@ def put_manifest(
     files: Sequence[FlatFile],
     origin: Origin,
 ) -> FlatManifest:
-    """Write the manifest of the files in a folder, and the files beside it; return the
-    manifest.
+    """Write the manifest of a folder, and the files beside it; return the manifest.
 
     Args:
         folder: Folder with the files.

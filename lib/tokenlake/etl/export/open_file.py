@@ -51,8 +51,9 @@ class _Writer:
 
 @final
 class OpenFile:
-    """One file while it is written: each batch is a row group, a record batch, or
-    lines.
+    """One file while it is written.
+
+    Each batch is a row group, a record batch, or lines.
 
     Args:
         path: Path of the file.

@@ -30,8 +30,9 @@ None: no limit.
 @final
 @dataclass(frozen=True, slots=True)
 class ExportOptions:
-    """Rows of an export and how they are divided into files; see
-    :func:`tokenlake.export_version`.
+    """Rows of an export and how they are divided into files.
+
+    :func:`tokenlake.export_version` explains the options.
 
     Attributes:
         num_shards: Number of files of each split; None: as many as `max_shard_size`
@@ -61,8 +62,9 @@ class ExportOptions:
     append_eos: bool = False
 
     def max_bytes(self, form: FileFormat) -> int | None:
-        """Return the largest size of a file in bytes; None: no limit. ConfigError if
-        a limit is no size or count.
+        """Return the largest size of a file in bytes; None: no limit.
+
+        ConfigError if a limit is no size or count.
         """
         return shard_bytes(self.max_shard_size, self.num_shards, form)
 

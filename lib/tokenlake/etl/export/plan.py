@@ -1,5 +1,6 @@
-"""Exports of a configuration: flat directories and a push to the Hub, made after the
-commit.
+"""Exports of a configuration, made after the commit.
+
+They are flat directories and a push to the Hub.
 
 No export is part of a version or of its fingerprint. Each one names its version, so
 that a second run leaves it as it is, and makes one again that was interrupted. Pushed
@@ -69,8 +70,9 @@ class Export:
     source: str = ""
 
     def is_of(self, dataset: str) -> bool:
-        """Return True if this is an export of a dataset, or of its tokens under
-        another configuration's name.
+        """Return True for an export of a dataset.
+
+        Its tokens may have been built under another configuration's name.
         """
         if dataset == self.dataset:
             return True
@@ -97,8 +99,9 @@ class Export:
         return target_of(path, options, self.key, in_store=self.in_store)
 
     def replaces(self, target: Target, config: PipelineConfig) -> bool:
-        """Return True if the contents of the target may be replaced: an older export
-        of the same rows, or any.
+        """Return True if the contents of the target may be replaced.
+
+        They may be an older export of the same rows, or any if `overwrite` is set.
         """
         if self.in_store or config.save.overwrite:
             return True
@@ -106,8 +109,9 @@ class Export:
         return flat is not None and self._is_older(flat.made_of.get("export", {}))
 
     def replaces_interrupted(self, target: Target) -> bool:
-        """Return True if the files of an interrupted export may be discarded: it is an
-        older export of the same rows.
+        """Return True if an interrupted export's files may be discarded.
+
+        It must be an older export of the same rows.
         """
         facts = target.interrupted_export()
         return facts is not None and self._is_older(facts)
@@ -154,8 +158,9 @@ def exports_of(config: PipelineConfig) -> list[Export]:
 
 
 def wanted_beside(config: PipelineConfig) -> list[dict[str, Any]]:
-    """Return a record of everything that :func:`make_exports` would make: option,
-    dataset, form and place.
+    """Return a record of each output that :func:`make_exports` would make.
+
+    Its keys are the option, the dataset, the form and the place.
 
     Raises:
         ConfigError: A format and a compression do not go together.
@@ -193,9 +198,7 @@ def _store_folder(config: PipelineConfig) -> str:
 
 
 def _export_of(config: PipelineConfig, dataset: DatasetConfig) -> Export:
-    """Return the export of one source; if sources are mixed, of its tokens before
-    that.
-    """
+    """Return the export of one source; if sources are mixed, of its own tokens."""
     save = config.save
     name = dataset.name or ""
     is_mixed = bool(first_steps(config))
@@ -235,8 +238,9 @@ def _export_of(config: PipelineConfig, dataset: DatasetConfig) -> Export:
 def _max_shard_size(
     save: SaveStageConfig, form: FileFormat, num_shards: int | None
 ) -> int | None:
-    """Return the largest size of an export's files; None: that of the format, or no
-    limit beside `num_shards`.
+    """Return the largest size of an export's files.
+
+    None: that of the format, or no limit beside `num_shards`.
     """
     if num_shards is not None:
         return None
@@ -271,8 +275,9 @@ def _by_value_problems(dataset: DatasetConfig) -> Iterator[str]:
 
 
 def _trainer_problems(config: PipelineConfig, export: Export) -> Iterator[str]:
-    """Yield the reasons why a format of a trainer cannot hold the rows of an export,
-    as far as the options tell.
+    """Yield the reasons why a format of a trainer cannot hold the rows.
+
+    They are those that the options show before anything is built.
     """
     form = export.form.format
     if export.form.is_of_rows:
@@ -299,8 +304,9 @@ def _trainer_problems(config: PipelineConfig, export: Export) -> Iterator[str]:
 
 
 def _stores_mask(config: PipelineConfig, dataset: DatasetConfig) -> bool:
-    """Return True if documents of a dataset are stored with an attention mask: if they
-    are padded, or it is set.
+    """Return True if documents are stored with an attention mask.
+
+    They have one if they are padded, or if the option is set.
     """
     tokenizer = config.tokenizer_of(dataset)
     if not isinstance(tokenizer, TokenizerConfig):
@@ -352,9 +358,7 @@ def check_exports(config: PipelineConfig) -> None:
 
 
 def _check_target(config: PipelineConfig, export: Export, target: Target) -> None:
-    """Check that a target is apart from the store and from all inputs, and may be
-    written.
-    """
+    """Check that a target may be written, apart from the store and all inputs."""
     store = _store_folder(config)
     if not scheme_of(store):
         store = str(Path(store).expanduser().resolve())
@@ -426,8 +430,9 @@ def make_exports(config: PipelineConfig, manifest: Manifest) -> tuple[str, ...]:
 
 
 def _exported_version(store: ReadStore, export: Export, manifest: Manifest) -> Manifest:
-    """Return the manifest of the version that is exported: the committed one, or one
-    that it was mixed of.
+    """Return the manifest of the version that is exported.
+
+    It is the committed version, or one that was mixed into it.
     """
     if export.dataset == manifest.dataset:
         return manifest
@@ -441,9 +446,7 @@ def _exported_version(store: ReadStore, export: Export, manifest: Manifest) -> M
 
 
 def hub_token(save: SaveStageConfig) -> str | None:
-    """Return the token that section `save` holds or refers to; ConfigError if the
-    reference leads nowhere.
-    """
+    """Return the token of section `save`; ConfigError for a dangling reference."""
     if save.hub_token is None:
         return None
     return resolve_options(plain_options({"token": save.hub_token}))["token"]

@@ -44,8 +44,9 @@ def push_directories(
     public: bool = False,
     token: str | None = None,
 ) -> str:
-    """Upload flat directories to a dataset repository, private unless `public`, and
-    return its URL.
+    """Upload flat directories to a dataset repository, and return its URL.
+
+    The repository is private unless `public` is set.
 
     They are uploaded in one commit, which replaces those that were pushed before, with
     a card by which `load_dataset` finds them, and a `croissant.json` with their hashes
@@ -150,9 +151,7 @@ def _data_files(
 
 
 def _require_ours(existing: Mapping[str, Any], repo: str) -> None:
-    """Raise VersionConflictError if the repository holds files that a push would
-    remove, and that are not ours.
-    """
+    """Raise VersionConflictError if a push would remove files of others."""
     # A manifest anywhere says that an earlier push wrote the repository.
     if any(path.endswith(f"{FOLDER}/{MANIFEST}") for path in existing):
         return
@@ -179,8 +178,9 @@ def _distinct(names: Iterable[str]) -> list[str]:
 
 
 def _card(manifests: Mapping[str, FlatManifest], repo: str) -> bytes:
-    """Return a card whose header names the files of each split, for the Hub's viewer
-    and `load_dataset`.
+    """Return the card.
+
+    Its header names the files of each split, for the Hub's viewer and `load_dataset`.
     """
     header = "\n".join(_card_header(manifests))
     reading = "\n".join(_reading_examples(manifests, repo))
@@ -209,8 +209,9 @@ def _card_header(manifests: Mapping[str, FlatManifest]) -> Sequence[str]:
 def _reading_examples(
     manifests: Mapping[str, FlatManifest], repo: str
 ) -> Sequence[str]:
-    """Return code that reads the first directory: with `datasets`, and Parquet also
-    with Polars and DuckDB.
+    """Return code that reads the first directory.
+
+    It uses `datasets`; for Parquet also Polars and DuckDB.
     """
     # One directory is enough: the others differ in the configuration's name alone.
     prefix, manifest = next(iter(manifests.items()))

@@ -113,9 +113,7 @@ class RowsToArrow:
                 raise self._error(index, name, reason)
 
     def _column(self, rows: Sequence[Row], name: str, kind: Any) -> Any:
-        """Return a field as an array of the type `kind`; None for the type of its
-        values.
-        """
+        """Return a field as an array of a type; None for the type of its values."""
         if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise self._error(0, str(name), "names of fields must be text")
         values = [row.get(name) for row in rows]
@@ -190,8 +188,9 @@ def _array(values: Sequence[Any], kind: Any) -> Any:
 
 
 def _arrow_array(values: Sequence[Any]) -> Any:
-    """Return values as an array of Arrow's type for them; integers that are larger
-    than Arrow's become decimals.
+    """Return values as an array of Arrow's type for them.
+
+    Integers that are larger than Arrow's become decimals.
     """
     try:
         return _ARROW.array(values)
@@ -203,8 +202,9 @@ def _arrow_array(values: Sequence[Any]) -> Any:
 
 
 def _mixed_kinds(kind: Any, values: Iterable[Any]) -> set[type[Any]]:
-    """Return the Python types of values that Arrow would take for one another; none if
-    there are no such values.
+    """Return the Python types of values that Arrow would take for one another.
+
+    The result is empty if there are no such values.
 
     Args:
         kind: Arrow's type for the values.
@@ -232,9 +232,7 @@ def _mixed_kinds(kind: Any, values: Iterable[Any]) -> set[type[Any]]:
 
 
 def _becomes(kind: Any, wanted: Any) -> bool:
-    """Return True if values of one type may become another's by a cast that checks
-    every value.
-    """
+    """Return True if a checked cast may turn values of one type into another."""
     types = _ARROW.types
     if kind == wanted or types.is_null(kind):
         return True
@@ -262,8 +260,9 @@ def _is_a(kind: Any, names: tuple[str, ...]) -> bool:
 
 
 def _joined(values: Sequence[Any]) -> Any:
-    """Return NumPy arrays of one dimension and type as one list array; None for any
-    other values.
+    """Return NumPy arrays as one list array; None for any other values.
+
+    The arrays must have one dimension and one type.
     """
     # Rows of ids are such arrays. Arrow would make a Python object of each number.
     arrays = [
@@ -286,8 +285,9 @@ def _joined(values: Sequence[Any]) -> Any:
 
 
 def _index_of_unfit(values: Sequence[Any], kind: Any) -> int:
-    """Return the index of the first value that is not of a type; without a type,
-    that does not fit those before it.
+    """Return the index of the first value that does not fit a type.
+
+    Without a type it is the first one that does not fit those before it.
     """
 
     def is_unfit(index: int) -> bool:
@@ -321,8 +321,9 @@ def lines_of(rows: Iterable[Any], first: int = 0) -> pa.RecordBatch:
 
 
 def text_of(batch: pa.RecordBatch) -> bytes:
-    """Return the lines of a batch, of :data:`LINES` or of columns; NaN and
-    infinities in columns become null.
+    """Return the lines of a batch, of :data:`LINES` or of columns.
+
+    NaN and infinities in columns become null.
     """
     if batch.schema.equals(LINES, check_metadata=True):
         lines: Any = batch.column(0)

@@ -1,6 +1,4 @@
-"""The rows of a version as files of rows: Parquet, Arrow or JSON Lines, with all
-their columns.
-"""
+"""The rows of a version as Parquet, Arrow or JSON Lines, with all their columns."""
 
 from __future__ import annotations
 
@@ -109,8 +107,9 @@ def version_batches(
     *,
     begin_row: int = 0,
 ) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """Yield the rows of a version's split in order, a row group at a time; every page's
-    checksum is verified.
+    """Yield the rows of a version's split in order, a row group at a time.
+
+    Every page's checksum is verified.
 
     Args:
         store: Store of the version.
@@ -138,8 +137,9 @@ def version_batches(
 
 
 def groups_from(rows: StoredRows, begin_row: int) -> Iterator[tuple[int, int]]:
-    """Yield the row groups from the one of a row on, each with the number of its rows
-    before that row.
+    """Yield the row groups from the one that holds a row on.
+
+    Each comes with the number of its rows before that row.
     """
     group_begin = 0
     for row_group, row_count in enumerate(rows.group_rows.tolist()):

@@ -63,8 +63,9 @@ def _bad_naming(naming: str, reason: str) -> Exception:
 
 
 def edges_of(rows: int, shards: int) -> tuple[int, ...]:
-    """Return the row after the last one of each file: contiguous shares whose sizes
-    differ by one at most.
+    """Return the row after the last one of each file.
+
+    The shares are contiguous, and their sizes differ by one at most.
     """
     return tuple((index + 1) * rows // shards for index in range(shards))
 
@@ -144,8 +145,9 @@ class ShardFiles:
             batch = batch.slice(len(rows))
 
     def finish(self, naming: str | None) -> list[FlatFile]:
-        """Close the last file, name all files, and return them; at least one, even
-        without rows.
+        """Close the last file, name all files, and return them.
+
+        There is at least one file, even without rows.
 
         Args:
             naming: Names of the files; None: :data:`DEFAULT_NAMING`.
@@ -200,8 +202,9 @@ class ShardFiles:
         return rows
 
     def _room(self) -> int:
-        """Return the number of rows up to the next edge. Files that have reached
-        their edge are ended first.
+        """Return the number of rows up to the next edge.
+
+        Files that have reached their edge are ended first.
         """
         if self._edges is None:
             return _NO_LIMIT
@@ -217,8 +220,9 @@ class ShardFiles:
         return self._edges[self._edge_index] - self.rows
 
     def _flush(self) -> None:
-        """Write the rows that wait as one row group. A file that they would make
-        larger than `max_bytes` ends first.
+        """Write the rows that wait as one row group.
+
+        A file that they would make larger than `max_bytes` ends first.
         """
         if not self._waiting:
             return

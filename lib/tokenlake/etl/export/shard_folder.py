@@ -64,8 +64,7 @@ class ShardFolder:
         export: Mapping[str, Any],
         written_by: Mapping[str, str],
     ) -> Self:
-        """Open a folder with the intact shards of an interrupted export; an empty one
-        if there are none.
+        """Open a folder with the intact shards of an interrupted export, if any.
 
         Shards by other releases of the packages are removed, because theirs may be
         other bytes.
@@ -99,8 +98,9 @@ class ShardFolder:
         return shards
 
     def growing(self, series: str) -> Shard | None:
-        """Return the shard of a series that an interrupted run has begun, with the
-        state from which it may be continued; None if there is none.
+        """Return the shard that an interrupted run has begun; None if there is none.
+
+        Its state is the one from which it may be continued.
         """
         if self._record is None:
             return None

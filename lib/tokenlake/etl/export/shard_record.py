@@ -216,8 +216,9 @@ def _whole(line: bytes) -> bytes:
 
 
 def _is_intact(folder: Path, shard: Shard) -> bool:
-    """Return True if the files of a shard begin with the bytes that are recorded, and
-    those of a complete shard end with them.
+    """Return True if the files of a shard hold the recorded bytes.
+
+    A complete shard ends with them; a growing one may hold more.
     """
     for part in shard.parts:
         path = folder / (shard_name(shard.series, shard.index) + part.suffix)

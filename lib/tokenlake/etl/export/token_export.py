@@ -1,5 +1,6 @@
-"""The tokens of a version as files of other trainers: ids, and the masks and
-segments that a format can hold.
+"""The tokens of a version as files of other trainers.
+
+Masks and segments are written as far as a format can hold them.
 """
 
 from __future__ import annotations
@@ -47,8 +48,7 @@ def write_tokens(
     options: ExportOptions,
     shard_folder: ShardFolder,
 ) -> tuple[pa.Schema, list[FlatFile]]:
-    """Write the tokens of some splits, and return the schema of the files, and the
-    files.
+    """Write the tokens of some splits; return the schema of the files, and the files.
 
     Args:
         store: Store of the version.
@@ -116,8 +116,9 @@ def write_tokens(
 def _naming(
     splits: Sequence[str], layout: TokenLayout, form: FileFormat, options: ExportOptions
 ) -> str | None:
-    """Return the names of files; None: that of their split. ConfigError if they
-    cannot be as they were asked for.
+    """Return the names of files; None: that of their split.
+
+    ConfigError if an option asks for names that the format cannot have.
     """
     if options.provenance:
         raise ConfigError(
@@ -157,8 +158,9 @@ def _token_rows(
     facts: TokenFacts,
     begin_row: int,
 ) -> Iterator[TokenRows]:
-    """Yield the rows of a version's split from a row on, a row group at a time; every
-    page's checksum is verified.
+    """Yield the rows of a version's split, a row group at a time.
+
+    Every page's checksum is verified.
     """
     with StoredRows(store, manifest, split) as rows:
 

@@ -178,8 +178,9 @@ class TokenRows:
         )
 
     def segment_ids(self) -> Int32:
-        """Return 1 for the ids of the first segment of a packed row, 2 for the
-        second and so on; 0 for padding.
+        """Return the number of the segment of each id in its packed row, from 1.
+
+        Padding has 0.
         """
         assert self.segment_lengths is not None
         assert self.segment_offsets is not None

@@ -1,5 +1,6 @@
-"""Files of a split that are divided by the values of a column:
-``train-lang=en-00000-of-00001.parquet``.
+"""Files of a split that are divided by the values of a column.
+
+For example ``train-lang=en-00000-of-00001.parquet``.
 """
 
 from __future__ import annotations
@@ -54,8 +55,7 @@ class SplitFiles(Protocol):
 
 @final
 class FilesByValue:
-    """Files of one split while they are written, each with the rows of one value of a
-    column.
+    """Files of one split while they are written, each with the rows of one value.
 
     In names a value is percent-encoded, and null is ``~null``.
 
@@ -114,14 +114,16 @@ class FilesByValue:
 
     @property
     def rows(self) -> int:
-        """Number of rows before the first one that must be added: 0, because the
-        finished shards of values hold rows from everywhere.
+        """Number of rows before the first one that must be added: always 0.
+
+        The finished shards of values hold rows from everywhere in the split.
         """
         return 0
 
     def finish(self, naming: str | None) -> list[FlatFile]:
-        """Close all files, name them, and return them by value; at least one, even
-        without rows.
+        """Close all files, name them, and return them by value.
+
+        There is at least one file, even without rows.
         """
         # Sorted by name: the order in which values came up depends on the rows.
         all_files = [self._files[name] for name in sorted(self._files)]

@@ -1,5 +1,7 @@
-"""A committed version as a flat directory: other formats, other numbers of files,
-one source or split alone.
+"""A committed version as a flat directory.
+
+The format and the number of files may differ, and one source or split may be exported
+alone.
 """
 
 from __future__ import annotations
@@ -288,9 +290,7 @@ def _is_export(
 def _export_facts(
     manifest: Manifest, form: FileFormat, options: ExportOptions
 ) -> dict[str, Any]:
-    """Return the facts by which a flat directory says that it is an export of a
-    version.
-    """
+    """Return the facts by which a flat directory is known as an export."""
     facts = {
         "dataset": manifest.dataset,
         "version": manifest.version,
@@ -316,8 +316,9 @@ def write_version(
     shard_folder: ShardFolder | None = None,
     on_progress: Callable[[ExportProgress], object] | None = None,
 ) -> FlatManifest:
-    """Write the files of an export into a folder, and configuration, tokenizer and
-    manifest below ``_tokenlake/``.
+    """Write the files of an export into a folder.
+
+    Configuration, tokenizer and manifest lie below ``_tokenlake/``.
 
     Args:
         store: Store of the version.
@@ -382,9 +383,7 @@ def _splits_of(manifest: Manifest, options: ExportOptions) -> tuple[str, ...]:
 
 
 def _of_source(store: ReadStore, manifest: Manifest, source: str) -> Manifest:
-    """Return the manifest of a version as if it had the files of one source alone. A
-    unit is of one source.
-    """
+    """Return the manifest of a version as if it had one source alone."""
     # The rows of a mixture are of many sources in turn; its files cannot be divided.
     name = f"{manifest.dataset}@v{manifest.version}"
     if manifest.mixture is not None:

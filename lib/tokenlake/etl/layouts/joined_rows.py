@@ -64,9 +64,7 @@ def record_sizes(records: pa.LargeBinaryArray) -> Int64:
 
 
 def _buffers(records: pa.LargeBinaryArray) -> tuple[Int64, memoryview]:
-    """Return views of the offsets of records, int64[rows + 1], and of the bytes that
-    they point into.
-    """
+    """Return views of the offsets of records, int64[rows + 1], and of their bytes."""
     _, offsets, data = records.buffers()
     if offsets is None or data is None:
         return np.zeros(len(records) + 1, np.int64), memoryview(b"")

@@ -192,8 +192,9 @@ class Items:
         max_bytes: int | None,
         compression: str | None = None,
     ) -> bytes:
-        """Return the bytes of ``index.json``. No clock is in it, so that equal chunks
-        make equal bytes.
+        """Return the bytes of ``index.json``.
+
+        No clock is in it, so that equal chunks make equal bytes.
 
         Args:
             chunks: Entries of the chunks.
@@ -319,9 +320,7 @@ class LitdataIndex:
 
 
 def _type_name(data_format: str) -> str:
-    """Return the name of the type of ``no_header_tensor:CODE`` or
-    ``no_header_numpy:CODE``.
-    """
+    """Return the type's name of ``no_header_tensor:CODE`` (or ``no_header_numpy``)."""
     serializer, _, code = data_format.partition(":")
     if serializer == "no_header_numpy":
         return NUMPY_TYPES[int(code)]

@@ -106,8 +106,9 @@ class MdsColumns:
         return cls(tuple(sorted(columns, key=lambda column: column.name)))
 
     def config(self, size_limit: int | None) -> dict[str, Any]:
-        """Return the configuration of a shard, as its bytes and ``index.json`` state
-        it.
+        """Return the configuration of a shard.
+
+        Its bytes and ``index.json`` state it alike.
 
         Args:
             size_limit: Size in bytes at which a shard ends; None: no limit.
@@ -156,8 +157,9 @@ class MdsColumns:
 
 
 def _shape_parts(lengths: Int64) -> tuple[pa.LargeBinaryArray, Int64]:
-    """Return the bytes of the shape of each array of one dimension, and their
-    number.
+    """Return the bytes of the shape of each array, and their number.
+
+    The arrays have one dimension.
     """
     # The code is that of the smallest type which holds the length.
     rows = len(lengths)
@@ -223,8 +225,9 @@ def index_bytes(
 
 
 def read_index(data: bytes, path: str) -> list[dict[str, Any]]:
-    """Return the entries of the shards of ``index.json``, each with the fields of
-    :meth:`MdsColumns.config`.
+    """Return the entries of the shards of ``index.json``.
+
+    Each has the fields of :meth:`MdsColumns.config`.
 
     Args:
         data: Bytes of the file.

@@ -1,5 +1,6 @@
-"""The layout of Megatron-Core's ``IndexedDataset``: ids in ``NAME.bin``, and their
-borders in ``NAME.idx``.
+"""The layout of Megatron-Core's ``IndexedDataset``.
+
+The ids are in ``NAME.bin``, and their borders in ``NAME.idx``.
 
 ``NAME.bin`` is ids alone, one sequence after the other. ``NAME.idx`` is little-endian:
 
@@ -87,8 +88,9 @@ class MegatronIndex:
 
 
 def ids_type(vocab_size: int) -> str:
-    """Return the name of the type that Megatron's own tools write for a vocabulary
-    of this many ids.
+    """Return the name of the type that Megatron's own tools write.
+
+    It depends on the number of ids in the vocabulary.
     """
     if vocab_size < MOST_UINT16_IDS:
         return "uint16"

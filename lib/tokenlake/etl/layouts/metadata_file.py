@@ -1,5 +1,6 @@
-"""``metadata.json`` beside files that do not describe themselves: the fields of a
-dataclass as JSON.
+"""``metadata.json`` beside files that do not describe themselves.
+
+It holds the fields of a dataclass as JSON.
 """
 
 from __future__ import annotations
@@ -19,8 +20,9 @@ T = TypeVar("T", bound="DataclassInstance")
 
 
 def metadata_bytes(metadata: DataclassInstance) -> bytes:
-    """Return the bytes of the file. No clock is in it, so that equal fields make equal
-    bytes.
+    """Return the bytes of the file.
+
+    No clock is in it, so that equal fields make equal bytes.
     """
     return json.dumps(asdict(metadata), indent=1, sort_keys=True).encode() + b"\n"
 

@@ -1,5 +1,6 @@
-"""The layout of nanoGPT and OLMo-core: ids alone, with no header, in ``NAME.bin`` or
-``NAME.npy``.
+"""The layout of nanoGPT and OLMo-core.
+
+The ids have no header, in ``NAME.bin`` or ``NAME.npy``.
 
 Both trainers map the bytes of a file as an array of one type that their configuration
 states; a ``.npy`` file of OLMo-core has no NumPy header either. Files beside the ids
@@ -134,8 +135,7 @@ def _over(numbers: Int64) -> Any:
 
 
 def read_borders(data: bytes, path: str) -> Int64:
-    """Return the borders of a ``.csv.gz`` file: start and end of each document,
-    int64[n, 2].
+    """Return start and end of each document of a ``.csv.gz`` file, int64[n, 2].
 
     Fields of a line after the first two are ignored, as OLMo-core does.
 

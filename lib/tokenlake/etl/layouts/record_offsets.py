@@ -1,5 +1,6 @@
-"""The offsets at the head of a file of records, which shards of MDS and chunks of
-litdata share.
+"""The offsets at the head of a file of records.
+
+Shards of MDS and chunks of litdata share them.
 
 A file begins with the number of records N (uint32) and N + 1 offsets (uint32): the place
 of each record in the file, and the size of the file. All numbers are little-endian. For

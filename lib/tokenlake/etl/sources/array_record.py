@@ -1,5 +1,6 @@
-"""ArrayRecord files (``.array_record``), which Grain reads; with the package
-``array_record``.
+"""ArrayRecord files (``.array_record``), which Grain reads.
+
+Reading them needs the package ``array_record``.
 
 Files hold records of bytes and nothing about them. ``metadata.json`` of an export names
 the columns of its records (:mod:`tokenlake.etl.layouts.array_record`). Without it a
@@ -114,8 +115,9 @@ class ArrayRecords(NumberedRecords):
             ).columns
 
     def edges(self, first: int, last: int) -> Int64:
-        """Return places of records in the file: it does not state their sizes, so
-        that all count as equal.
+        """Return places of records in the file, int64[last - first + 1].
+
+        The file does not state the sizes of records, so that all count as equal.
         """
         return (
             self._data.file.size

@@ -144,8 +144,7 @@ class LitdataRecords(NumberedRecords):
     def _arrays(
         self, name: str, block: bytes, begins: Int64, ends: Int64, first: int
     ) -> tuple[Numbers, Int64]:
-        """Return the numbers of a value, and where those of each item begin and the
-        last ones end.
+        """Return the numbers of a value, and their offsets by item.
 
         Args:
             name: Name of the value.

@@ -104,8 +104,7 @@ class MdsRecords(NumberedRecords):
     def _arrays(
         self, name: str, block: bytes, begins: Int64, ends: Int64, first: int
     ) -> tuple[Numbers, Int64]:
-        """Return the numbers of a column, and where those of each sample begin and the
-        last ones end.
+        """Return the numbers of a column, and their offsets by sample.
 
         Args:
             name: Name of the column.
@@ -168,8 +167,9 @@ class MdsRecords(NumberedRecords):
         return np.dtype(type_name).newbyteorder("<")
 
     def _behind_shapes(self, name: str, heads: Numbers, begins: Int64) -> Int64:
-        """Return where the numbers of arrays begin that state their shape, of one
-        dimension.
+        """Return the places of the numbers behind the shapes.
+
+        The shapes must be of one dimension.
         """
         # The first byte is dimensions * 4 + code; a size has 1, 2, 4 or 8 bytes by its
         # code.

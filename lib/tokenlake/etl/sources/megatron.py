@@ -1,5 +1,6 @@
-"""Megatron-Core's ``IndexedDataset``: ids in ``NAME.bin``, their borders in
-``NAME.idx``.
+"""Megatron-Core's ``IndexedDataset``.
+
+The ids are in ``NAME.bin``, and their borders in ``NAME.idx``.
 
 A record is a document: the ids of all its sequences, one after the other. The index has
 20 bytes for a document of one sequence and is never read as a whole: a range reads the
@@ -123,9 +124,7 @@ class MegatronRecords(NumberedRecords):
         return id_batch(dict.fromkeys(names, (ids, offsets)))
 
     def _borders(self, first: int, last: int) -> Int64:
-        """Return the first sequence of each of the documents ``first:last``, and of
-        the one after them.
-        """
+        """Return the first sequence of documents ``first:last`` and of the next one."""
         # int64[D], of which the last one is the number of all sequences.
         data = self._index.pread(8 * (last - first + 1), self._borders_at + 8 * first)
         borders = np.frombuffer(data, "<i8").astype(np.int64)
@@ -138,8 +137,9 @@ class MegatronRecords(NumberedRecords):
         return borders
 
     def _places(self, first: int, last: int) -> Int64:
-        """Return where sequences ``first:last`` begin and the last one ends, in
-        bytes, int64[last - first + 1].
+        """Return the edges of sequences ``first:last`` in bytes.
+
+        They are the beginnings, and the end of the last one, int64[last - first + 1].
         """
         # 1. Lengths and offsets of these sequences, and the end of the last one: that is
         #    the offset of the next one if there are none, or the end of the ids.
@@ -170,9 +170,7 @@ class MegatronRecords(NumberedRecords):
         return places
 
     def _check_ends(self) -> None:
-        """Check that documents end with the last sequence, and this one with the
-        ``.bin`` file.
-        """
+        """Check that the last document, the last sequence and the ids end together."""
         # 1. Borders that lie outside of the sequences raise an error of their own, which
         #    would name the wrong documents here.
         ends: tuple[int, int] = (0, 0)

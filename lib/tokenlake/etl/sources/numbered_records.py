@@ -1,5 +1,6 @@
-"""Files of token ids whose records are numbered: any record can be read without those
-before it.
+"""Files of token ids whose records are numbered.
+
+Any record can be read without those before it.
 
 A format opens a file as :class:`NumberedRecords`. This module cuts the file into ranges
 of records, and reads a range in blocks of bounded size. Records are numbered from 0,
@@ -56,8 +57,9 @@ class NumberedRecords(ABC):
 
     @abstractmethod
     def edges(self, first: int, last: int) -> Int64:
-        """Return where records ``first:last`` begin and the last one ends, in bytes,
-        int64[last - first + 1].
+        """Return the edges of records ``first:last`` in bytes.
+
+        They are the beginnings, and the end of the last one, int64[last - first + 1].
         """
 
     @abstractmethod
@@ -152,8 +154,9 @@ def _opened_records(
 def read_numbered(
     part: FileRange, data: InputBytes, want: Want, predicate: Predicate | None
 ) -> Iterator[Parsed]:
-    """Read the records of a range in blocks; see
-    :data:`tokenlake.etl.sources.records.Reader`.
+    """Read the records of a range in blocks.
+
+    See :data:`tokenlake.etl.sources.records.Reader`.
     """
     file = part.file
     if file.companion:
@@ -275,8 +278,9 @@ def index_of(file: InputFile, want: Want, name: str) -> InputBytes:
 
 
 def require_dtype(file: InputFile, want: Want, content: str) -> np.dtype[Any]:
-    """Return the type of ids of a file that does not state one: that of the section
-    `tokens`.
+    """Return the type of ids of a file that does not state one.
+
+    It is that of the section `tokens`.
 
     Args:
         file: The file.

@@ -1,5 +1,6 @@
-"""One stream of token ids in a file (``.bin``, ``.npy``), as nanoGPT, OLMo-core and
-llm.c have them.
+"""One stream of token ids in a file (``.bin``, ``.npy``).
+
+nanoGPT, OLMo-core and llm.c have such files.
 
 The form of a file is known by its beginning: a NumPy header, the header of llm.c, or
 ids from the first byte on. Its documents are known in one of three ways:
@@ -51,8 +52,9 @@ _LLMC_TYPES: Final = {(20240520, 1): "uint16", (20240801, 7): "uint32"}
 def read_numpy(
     part: FileRange, data: InputBytes, want: Want, predicate: Predicate | None
 ) -> Iterator[Parsed]:
-    """Read the documents of a range in blocks; see
-    :data:`tokenlake.etl.sources.records.Reader`.
+    """Read the documents of a range in blocks.
+
+    See :data:`tokenlake.etl.sources.records.Reader`.
 
     Raises:
         DamagedFileError: The file ends inside of an id, or its borders or its loss mask
@@ -107,8 +109,9 @@ class IdStream:
         return np.frombuffer(block, self.dtype)
 
     def index_at(self, offset: int) -> int:
-        """Return the index of the first id that begins at a byte of the file or
-        behind it, at most `count`.
+        """Return the index of the first id at a byte of the file or behind it.
+
+        It is at most `count`.
         """
         before = max(0, offset - self.begin)
         return min(self.count, -(-before // self.dtype.itemsize))
@@ -173,8 +176,9 @@ def _of_numpy(data: InputBytes, head: bytes) -> IdStream:
 
 
 def _whole(data: InputBytes, begin: int, dtype: np.dtype[Any], count: int) -> IdStream:
-    """Return a stream whose header states the number of ids; the file must end with
-    them.
+    """Return a stream whose header states the number of ids.
+
+    The file must end with them.
     """
     end = begin + count * dtype.itemsize
     if count < 0 or data.file.size != end:
@@ -295,8 +299,9 @@ class _DocumentReader:
                 raise self._without_eos(eos_id, start, position)
 
     def _first_start(self, eos_id: int, block_ids: int) -> int:
-        """Return where the first document begins that the range owns; the end of the
-        stream if there is none.
+        """Return the index at which the range's first document begins.
+
+        It is the end of the stream if the range owns no document.
         """
         if self._first == 0:
             return 0

@@ -1,5 +1,6 @@
-"""Files of ArrayRecord, which Grain reads: a record for each row, see
-:mod:`tokenlake.etl.layouts.array_record`.
+"""Files of ArrayRecord, which Grain reads: a record for each row.
+
+See :mod:`tokenlake.etl.layouts.array_record` for the records.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""A file that begins with the places of its records, as shards of MDS and chunks of
-litdata do.
+"""A file that begins with the places of its records.
+
+Shards of MDS and chunks of litdata do.
 
 The places are known when the last record is. Until then, records wait in memory, and
 past 64 MiB in a temporary file.

@@ -39,8 +39,9 @@ END_TO_END: Final = ("megatron", "numpy", "npy", "litdata")
 
 
 def require_fit(manifest: Manifest, format: str, options: ExportOptions) -> TokenFacts:
-    """Return the facts about the rows of a version; ConfigError if a format cannot hold
-    them.
+    """Return the facts about the rows of a version.
+
+    ConfigError if a format cannot hold them.
 
     Args:
         manifest: Manifest of the version.
@@ -164,8 +165,9 @@ def _id_type(format: str, facts: TokenFacts, dtype: str) -> np.dtype[Any]:
 
 
 def _common(manifest: Manifest, source: str | None, fact: str) -> int | None:
-    """Return a special id of the tokenizers of the exported sources; None if they
-    have none, or differ in it.
+    """Return a special id of the exported sources' tokenizers.
+
+    None if they have none, or differ in it.
     """
     ids: set[int | None] = set()
     for name, facts in manifest.tokenizer.items():

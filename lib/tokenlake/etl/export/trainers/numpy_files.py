@@ -1,5 +1,6 @@
-"""Files of nanoGPT (``NAME.bin``) and OLMo-core (``NAME.npy``): ids alone, and their
-borders in ``NAME.csv.gz``.
+"""Files of nanoGPT (``NAME.bin``) and OLMo-core (``NAME.npy``).
+
+They hold ids alone, and the borders of documents in ``NAME.csv.gz``.
 
 Padding is left out. The borders are those of documents, and in packed rows those of
 their segments. The loss mask of ``.npy`` files is a file of its own, which OLMo-core

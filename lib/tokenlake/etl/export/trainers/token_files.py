@@ -121,8 +121,7 @@ class TokenFiles:
         self._record_growth()
 
     def finish(self, naming: str | None) -> list[FlatFile]:
-        """Close the last file, name all files, and return them; none if there were no
-        rows.
+        """Close the last file, name all files, and return them; none without rows.
 
         Args:
             naming: Names of the files, with ``split``, ``index`` and ``count``; None:
@@ -182,8 +181,9 @@ class TokenFiles:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Close the open file after an error; the files are for the caller to
-        remove.
+        """Close the open file after an error.
+
+        The files are for the caller to remove.
         """
         if self._open is not None:
             self._open.discard()
@@ -208,8 +208,9 @@ class TokenFiles:
         self._file_rows = 0
 
     def _record_growth(self) -> None:
-        """Record the state of a shard that has grown, so that an export of one large
-        file can be resumed inside it.
+        """Record the state of a shard that has grown.
+
+        An export of one large file can then be resumed inside it.
         """
         if self._open is None:
             return

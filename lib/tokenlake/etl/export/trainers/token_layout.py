@@ -1,5 +1,6 @@
-"""A file format of another trainer, as an export sees it: rows come in, files of one
-or more parts come out.
+"""A file format of another trainer, as an export sees it.
+
+Rows come in, and files of one or more parts come out.
 """
 
 from __future__ import annotations
@@ -67,8 +68,9 @@ class TokenFacts:
         return types
 
     def column_arrays(self, rows: TokenRows) -> dict[str, npt.NDArray[Any]]:
-        """Return the columns of rows, in the types of :attr:`column_types`, flat:
-        one row after the other.
+        """Return the columns of rows, flat: one row after the other.
+
+        They have the types of :attr:`column_types`.
         """
         # All columns of a row have one length, that of its ids.
         arrays: dict[str, npt.NDArray[Any]] = {}
@@ -102,8 +104,9 @@ class OpenTokenFile(Protocol):
         ...
 
     def so_far(self) -> Sequence[Part]:
-        """Return the parts that are written, from which :meth:`TokenLayout.open`
-        continues; none if the format cannot continue a file.
+        """Return the parts that are written; none if they cannot be continued.
+
+        :meth:`TokenLayout.open` continues after them.
         """
         ...
 
