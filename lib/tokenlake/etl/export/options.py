@@ -13,6 +13,7 @@ from tokenlake.etl.export.shard_files import DEFAULT_NAMING
 from tokenlake.etl.layouts import litdata, mds
 
 MOST_SHARDS: Final = 100_000
+"""Largest number of files of a split: by default their names have five digits."""
 
 _SHARD_BYTES: Final = 500 * MIB
 _USUAL_BYTES: Final[dict[str, int | None]] = {
@@ -82,6 +83,7 @@ def shard_bytes(
     Raises:
         ConfigError: One of them is no size or count.
     """
+    # A number of files decides alone: a usual size beside it would make more files.
     if num_shards is not None:
         whole_number("num_shards", num_shards, 1, MOST_SHARDS)
     if max_shard_size is None:

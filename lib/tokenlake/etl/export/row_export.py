@@ -52,6 +52,7 @@ def write_rows(
         ConfigError: An option is not allowed, or does not go with another one.
         IntegrityError: A page is damaged.
     """
+    # 1. Options of trainers' formats would be ignored, and are refused instead.
     if options.dtype is not None:
         raise ConfigError(
             f"dtype: {options.dtype!r}, but ids of format {form.format!r} are int32; it is for megatron, numpy and npy"
@@ -65,19 +66,24 @@ def write_rows(
         raise ConfigError(
             f"append_eos: set, but format {form.format!r} holds rows as they are stored; it is for formats of trainers"
         )
+    # 2. Names and schema, before any file exists. A batch without rows has the schema
+    #    of all others.
     check_names(splits, form, options)
-    no_rows = _ARROW.RecordBatch.from_pylist([], schema=stored_schema(manifest))
-    schema = _as_exported(no_rows, options).schema
+    empty_batch = _ARROW.RecordBatch.from_pylist([], schema=stored_schema(manifest))
+    schema = _as_exported(empty_batch, options).schema
+    # 3. The files of each split, from the first row that no finished shard has.
     files: list[FlatFile] = []
     for split in splits:
-        rows = manifest.splits[split].rows if split in manifest.splits else 0
+        row_count = 0
+        if split in manifest.splits:
+            row_count = manifest.splits[split].rows
         with _open_files(
-            folder, split, rows, form, schema, options, shard_folder
+            folder, split, row_count, form, schema, options, shard_folder
         ) as split_files:
-            begin_row = split_files.rows
-            for skipped_rows, batch in version_batches(
-                store, manifest, split, begin_row=begin_row
-            ):
+            row_batches = version_batches(
+                store, manifest, split, begin_row=split_files.rows
+            )
+            for skipped_rows, batch in row_batches:
                 split_files.add(_as_exported(batch, options).slice(skipped_rows))
             files += split_files.finish(options.naming)
     return schema, files
@@ -159,6 +165,7 @@ def _open_files(
     shard_folder: ShardFolder,
 ) -> SplitFiles:
     """Open the files of a split of `rows` rows."""
+    # A number of files divides the rows evenly; a size ends files as they fill.
     edges = None
     if options.num_shards is not None:
         edges = edges_of(rows, options.num_shards)

@@ -75,6 +75,7 @@ class ShardFolder:
                 export must have been removed.
             written_by: Name -> version of the packages that decide the bytes.
         """
+        # Hashes are verified before anything is appended: a damaged shard is written anew.
         path.mkdir(exist_ok=True)
         record = ShardRecord.read(path)
         if record is None or record.written_by != written_by:
@@ -89,6 +90,7 @@ class ShardFolder:
 
     def complete(self, series: str) -> list[Shard]:
         """Return the finished shards of a series, in order."""
+        # Without gaps: a series is continued after its last finished shard.
         shards: list[Shard] = []
         while self._record is not None:
             shard = self._record.shards.get((series, len(shards)))
@@ -137,14 +139,14 @@ class ShardFolder:
             part: One of its parts.
             target: Path with the final name.
         """
-        path = self.path / (shard_name(shard.series, shard.index) + part.suffix)
+        part_path = self.path / (shard_name(shard.series, shard.index) + part.suffix)
         if self._record is not None:
             # Where the file system has no links the file moves. An interruption from
             # here on costs this shard.
             with suppress(OSError):
-                target.hardlink_to(path)
+                target.hardlink_to(part_path)
                 return
-        path.rename(target)
+        part_path.rename(target)
 
 
 def keep_finished(work_folder: Path) -> bool:

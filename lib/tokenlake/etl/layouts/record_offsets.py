@@ -38,6 +38,8 @@ def read_offsets(data: bytes | memoryview, path: str) -> Int64:
         DamagedFileError: The offsets do not ascend from behind the head to the size of
             the file.
     """
+    # Nothing is read behind the bytes that are there: the number of records may be
+    # that of a file of another kind.
     if len(data) >= head_bytes(0):
         records = int(np.frombuffer(data, "<u4", 1)[0])
         if len(data) >= head_bytes(records):
