@@ -15,6 +15,7 @@ from tokenlake.errors import NotFoundError
 from tokenlake.etl.export.file_mode import file_mode
 from tokenlake.runtime.store.sealed import Count, Sealed, SealedDocument, Sha256
 
+# The underscore keeps libraries that read a whole folder from reading these files.
 FOLDER: Final = "_tokenlake"
 MANIFEST: Final = "manifest.json"
 
@@ -252,11 +253,14 @@ class WriteStats:
         cls, manifest: FlatManifest, url: str, num_tokens: int | None = None
     ) -> WriteStats:
         """Return the numbers of a flat directory at a path or URL."""
+        # Sizes are those of the manifest, so that a bucket is not listed.
+        total_bytes = sum(file.bytes for file in manifest.files)
+        output_paths = [f"{url}/{file.path}" for file in manifest.files]
         return cls(
             num_examples=manifest.rows,
             num_shards=len(manifest.files),
-            total_bytes=sum(file.bytes for file in manifest.files),
-            output_paths=[f"{url}/{file.path}" for file in manifest.files],
+            total_bytes=total_bytes,
+            output_paths=output_paths,
             num_tokens=num_tokens,
         )
 

@@ -16,6 +16,8 @@ MOST_SHARDS: Final = 100_000
 """Largest number of files of a split: by default their names have five digits."""
 
 _SHARD_BYTES: Final = 500 * MIB
+"""Largest size of a file of rows by default."""
+
 _USUAL_BYTES: Final[dict[str, int | None]] = {
     "megatron": None,
     "numpy": None,

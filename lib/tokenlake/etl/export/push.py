@@ -94,16 +94,7 @@ def push_directories(
     differing_files = partial(differing, published_files, ours=_GIT_ATTRIBUTES.__ne__)
     if differing_files(existing):
         _require_ours(existing, repo)
-
-        def upload() -> list[Any]:
-            # Data goes up in groups of bounded size; nothing is visible before the commit.
-            operations: list[Any] = []
-            for file_group in groups_of(list(data_files)):
-                operations += repository.upload(
-                    [(file, data_files[file]) for file in file_group]
-                )
-            return operations + repository.upload([(text, None) for text in text_files])
-
+        upload = partial(_uploaded, repository, text_files, data_files)
         # Files of the previous push go in the same commit, so that no state of the
         # repository mixes two pushes.
         published_paths = {file.path for file in published_files}
@@ -118,6 +109,27 @@ def push_directories(
             differing_files,
         )
     return repository.url
+
+
+def _uploaded(
+    repository: HubRepository,
+    text_files: Sequence[PublishedFile],
+    data_files: Mapping[PublishedFile, Path],
+) -> list[Any]:
+    """Upload all files, and return the operations of their commit.
+
+    Args:
+        repository: Repository.
+        text_files: Files whose contents are in memory.
+        data_files: Data files, and their paths on this machine.
+    """
+    # Data goes up in groups of bounded size; nothing is visible before the commit.
+    operations: list[Any] = []
+    for file_group in groups_of(list(data_files)):
+        group_paths = [(data_file, data_files[data_file]) for data_file in file_group]
+        operations += repository.upload(group_paths)
+    operations += repository.upload([(text_file, None) for text_file in text_files])
+    return operations
 
 
 def _texts(

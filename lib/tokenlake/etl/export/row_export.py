@@ -147,6 +147,7 @@ def groups_from(rows: StoredRows, begin_row: int) -> Iterator[tuple[int, int]]:
 
     Each comes with the number of its rows before that row.
     """
+    # Row groups before the row are not read: a run that resumes skips them.
     group_begin = 0
     for row_group, row_count in enumerate(rows.group_rows.tolist()):
         group_end = group_begin + row_count

@@ -118,6 +118,7 @@ class ShardFolder:
     @property
     def counts(self) -> tuple[int, int]:
         """Number of complete shards, and of rows in all shards."""
+        # A folder without a record belongs to no export that could report progress.
         if self._record is None:
             return 0, 0
         complete_shards = 0
@@ -158,6 +159,7 @@ def keep_finished(work_folder: Path) -> bool:
     Returns:
         True if the export can be resumed from finished shards.
     """
+    # Without a record nothing says which files are finished.
     folder = work_folder / SHARDS
     record = ShardRecord.read(folder)
     if record is None:

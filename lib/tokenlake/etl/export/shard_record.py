@@ -140,6 +140,7 @@ class ShardRecord:
         record_path = folder / RECORD
         if not record_path.is_file():
             return None
+        # Without its first line a record does not say which export the shards are of.
         heading_line, *shard_lines = record_path.read_bytes().splitlines(keepends=True)
         try:
             heading = msgspec.json.decode(_whole(heading_line), type=_Heading)
@@ -240,6 +241,7 @@ def _is_intact(folder: Path, shard: Shard) -> bool:
 
 def hash_begin(path: Path, size: int) -> Any:
     """Return the sha256 object of the first bytes of a file, `size` of them."""
+    # The file may be larger than memory, and longer than the bytes that were recorded.
     content_hash = hashlib.sha256()
     with path.open("rb", buffering=0) as file:
         remaining_bytes = size

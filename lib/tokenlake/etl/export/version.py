@@ -276,9 +276,10 @@ def _report_progress(
         )
         on_progress(progress)
 
+    # An interrupted export begins with a report, before its first new shard.
     shard_folder.on_shard = report
-    _complete_shards, rows = shard_folder.counts
-    if rows:
+    _complete_shards, finished_rows = shard_folder.counts
+    if finished_rows:
         report(is_resumed=True)
 
 
@@ -286,6 +287,8 @@ def _is_export(
     flat: FlatManifest, manifest: Manifest, form: FileFormat, options: ExportOptions
 ) -> bool:
     """Return True if a flat directory is this export of a version."""
+    # The facts contain the hash of the version's manifest, so that an equal name of
+    # another store does not count.
     if (flat.format, flat.compression) != (form.format, form.compression):
         return False
     return flat.made_of.get("export") == _export_facts(manifest, form, options)

@@ -93,7 +93,10 @@ _PIECE_BYTES: Final = 1 << 22
 """Bytes that are decompressed at a time."""
 
 _LEAF: Final[dict[str, Any]] = {"type": None, "context": None, "children_spec": []}
+"""Specification of a single array in PyTorch's pytree."""
+
 _SPEC_VERSION: Final = 1
+"""Version of the specification."""
 
 
 def chunk_name(index: int, compression: str | None = None) -> str:
@@ -229,6 +232,7 @@ class Items:
             "encryption": None,
             "item_loader": item_loader,
         }
+        # Sorted keys below: the order of a dictionary must not decide the bytes.
         entries: list[dict[str, Any]] = []
         for chunk in chunks:
             entries.append(

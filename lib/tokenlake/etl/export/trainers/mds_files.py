@@ -23,6 +23,8 @@ from tokenlake.etl.export.trainers.token_layout import TokenFacts, TokenLayout
 from tokenlake.etl.layouts import mds
 
 _IDS_NAME: Final = "tokens"
+"""Name of the column of ids, which LLM Foundry expects."""
+
 _MOST_SHAPE_BYTES: Final = 9
 """Bytes of the size and the shape of an array, at most."""
 
@@ -69,12 +71,14 @@ class MdsLayout(TokenLayout):
         return np.diff(rows.row_offsets) * id_bytes + self._row_head_bytes
 
     def open(self, path: Path, parts: Sequence[Part] = ()) -> IndexedFile:
+        # A shard repeats the configuration of the index before its samples.
         return IndexedFile(path, self._encode, partial(mds.shard_head, self._config))
 
     def shard_name(self, index: int) -> str:
         return mds.shard_name(index)
 
     def split_index(self, shards: Sequence[Shard]) -> Mapping[str, bytes]:
+        # An entry is the name, the size in bytes and the number of samples of a shard.
         entries: list[tuple[str, int, int]] = []
         for shard in shards:
             file_name = self.shard_name(shard.index)

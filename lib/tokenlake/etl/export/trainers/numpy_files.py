@@ -56,6 +56,7 @@ class NumpyLayout(TokenLayout):
 
     @property
     def schema(self) -> pa.Schema:
+        # A loss mask is a file beside the ids, and a column in the manifest.
         columns: dict[str, Any] = {
             "input_ids": pa.list_(pa.from_numpy_dtype(self._dtype))
         }
@@ -82,6 +83,7 @@ class NumpyLayout(TokenLayout):
             is_loss_mask = flat_file.path.endswith(numpy_flat.LABEL_MASK_SUFFIX)
             if flat_file.path.endswith(self._suffix) and not is_loss_mask:
                 id_counts[flat_file.path] = flat_file.bytes // self._dtype.itemsize
+        # Files of ids alone do not state their type: this file does.
         metadata = numpy_flat.FlatMetadata(
             dtype=self._dtype.name,
             vocab_size=self.facts.vocab_size,

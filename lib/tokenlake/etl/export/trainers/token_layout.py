@@ -154,6 +154,7 @@ class TokenLayout(ABC):
 
     def shard_name(self, index: int) -> str:
         """Return the name of a shard in the folder of a split, without the suffix."""
+        # Formats with a folder for each split override it.
         raise NotImplementedError(
             f"{type(self).__name__} names files by their split; shard {index} has no such name"
         )
@@ -247,6 +248,7 @@ class PartFile:
 
     def so_far(self) -> Part:
         """Return size and hash of the bytes so far."""
+        # The hash so far can be read at any time: later bytes are added to it.
         return Part(self._suffix, self.file.bytes, self.file.sha256)
 
     def close(self) -> Part:
