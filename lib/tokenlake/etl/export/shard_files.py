@@ -138,8 +138,8 @@ class ShardFiles:
 
     def add(self, batch: pa.RecordBatch) -> None:
         """Add rows."""
-        # A row group ends at its size or at an edge, wherever batches begin: the files
-        # do not depend on how the rows come in.
+        # A row group ends at its size or at an edge. A large batch makes several, and
+        # small batches wait until they fill one.
         while len(batch):
             group_rows = batch.slice(0, min(self._room(), self._group_rows(batch)))
             self._waiting.append(group_rows)
@@ -261,8 +261,8 @@ class ShardFiles:
 
     def _end_file(self) -> None:
         """End the open file and record it; the next one has the same edge."""
-        # A shard is recorded only after its last byte: the record never promises more
-        # than the disk holds.
+        # A shard is recorded only after its last byte: the record never states more than
+        # was written.
         flat_file = self._opened().close()
         part = Part("", flat_file.bytes, flat_file.sha256)
         shard = Shard(self._series, len(self._shards), flat_file.rows, (part,))
