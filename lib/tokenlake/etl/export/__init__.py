@@ -1,5 +1,6 @@
-"""Flat directories: rows as files that any tool reads, of a committed version or of
-whoever brings rows.
+"""Flat directories: rows as files that any tool reads.
+
+The rows are those of a committed version, or of any caller that brings rows.
 """
 
 from tokenlake.base.lazy_names import lazy_package

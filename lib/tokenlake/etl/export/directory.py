@@ -89,8 +89,9 @@ class Target(ABC):
         export: Mapping[str, Any] | None = None,
         discard_interrupted: bool = True,
     ) -> Generator[Path]:
-        """Yield :attr:`beside`, and put its ``new`` in its place at the end, unless an
-        error is raised.
+        """Yield :attr:`beside`, and move its ``new`` to the target at the end.
+
+        After an error the target stays as it was.
 
         Args:
             overwrite: True to replace data files in the target. Other files in it
@@ -105,20 +106,24 @@ class Target(ABC):
                 folders that are not ours. Another export of it was interrupted.
             StoreError: Another process writes the same target, or the storage refuses.
         """
+        # 1. A call that is refused leaves no folder behind.
         self.check(overwrite=overwrite)
-        new = self.beside / NEW
+        new_folder = self.beside / NEW
         with _held(self.beside):
+            # 2. The leftovers of a process that died, and an empty folder.
             with _system_errors(self.beside, self.url):
                 self._recover()
                 self.check(overwrite=overwrite)  # again: no other process writes now
                 self._discard_other_shards(export, discard=discard_interrupted)
-                new.mkdir()
+                new_folder.mkdir()
+            # 3. The caller writes, and only whole contents reach the target.
             try:
                 yield self.beside
                 with _system_errors(self.beside, self.url):
-                    self._put(new)
+                    self._put(new_folder)
             except BaseException as error:
-                shutil.rmtree(new, ignore_errors=True)
+                # An export resumes from its finished shards, never from `new`.
+                shutil.rmtree(new_folder, ignore_errors=True)
                 # Finished shards stay, but those of wrong options would only stand in
                 # the way. A full disk may refuse even this.
                 with suppress(OSError):
@@ -129,8 +134,9 @@ class Target(ABC):
             shutil.rmtree(self.beside)
 
     def interrupted_export(self) -> Mapping[str, Any] | None:
-        """Return version, format and options of an export that was interrupted and has
-        finished shards; None if there is none.
+        """Return version, format and options of an interrupted export.
+
+        None if there is none, or it has no finished shards.
         """
         record = ShardRecord.read(self.beside / SHARDS)
         if record is None or not record.shards:
@@ -155,6 +161,7 @@ class Target(ABC):
         Raises:
             ConfigError: It has finished some, and `discard` is false.
         """
+        # The same export resumes from them.
         existing = self.interrupted_export()
         if existing == export:
             return
@@ -167,9 +174,8 @@ class Target(ABC):
             shutil.rmtree(self.beside / SHARDS)
 
     def _remove_if_unused(self) -> None:
-        """Remove the folder beside the target, unless a build or an export resumes
-        from it.
-        """
+        """Remove the folder beside the target, unless a run resumes from it."""
+        # A unit of a build is finished once its record lies in the ledger.
         has_shards = keep_finished(self.beside)
         has_units = any((self.beside / STORE).rglob("ledger/*.json"))
         if not has_shards and not has_units:
@@ -181,22 +187,22 @@ class Target(ABC):
 
     @abstractmethod
     def manifest(self) -> FlatManifest | None:
-        """Return the manifest of the flat directory there; None if there is none, or
-        it is damaged.
-        """
+        """Return the manifest of the target; None if it is missing or damaged."""
 
     def is_whole(self, manifest: FlatManifest) -> bool:
         """Return True if all files of a manifest are there, by their sizes."""
-        sizes = self._sizes()
-        return all(sizes.get(file.path) == file.bytes for file in manifest.files)
+        # Hashes would read every byte; sizes find files that are missing or were cut.
+        file_sizes = self._sizes()
+        return all(file_sizes.get(file.path) == file.bytes for file in manifest.files)
 
     @abstractmethod
     def _sizes(self) -> dict[str, int]:
         """Return name -> size of the files there."""
 
     def is_within(self, other: str) -> bool:
-        """Return True if the target is a folder, or lies in it; both as :attr:`url`
-        spells them.
+        """Return True if the target is a folder, or lies in it.
+
+        Both are spelled as :attr:`url` is.
         """
         return self.url == other or self.url.startswith(f"{other}/")
 
@@ -206,8 +212,8 @@ class Target(ABC):
             shutil.rmtree(self.beside / NEW)
 
     @abstractmethod
-    def _put(self, new: Path) -> None:
-        """Make the contents of `new` the contents of the target."""
+    def _put(self, new_folder: Path) -> None:
+        """Make the contents of a folder the contents of the target."""
 
 
 def target_of(
@@ -217,8 +223,9 @@ def target_of(
     *,
     in_store: bool = False,
 ) -> Target:
-    """Return the target at a path: a folder of this machine, or of a bucket (``s3://``,
-    ``gs://``).
+    """Return the target at a path.
+
+    A target is a folder of this machine, or of a bucket (``s3://``, ``gs://``).
 
     Args:
         output_path: Path or URL.
@@ -232,14 +239,15 @@ def target_of(
         NotAvailableError: The path is a URL of an unsupported kind.
     """
     # 1. A bucket, by the scheme of the URL.
-    text = os.fspath(output_path)
-    if not isinstance(text, str) or not text or "\x00" in text:  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise expected(option_name, text, "the path of a directory")
-    scheme = scheme_of(text)
+    address = os.fspath(output_path)
+    is_text = isinstance(address, str)  # pyright: ignore[reportUnnecessaryIsInstance]
+    if not is_text or not address or "\x00" in address:
+        raise expected(option_name, address, "the path of a directory")
+    scheme = scheme_of(address)
     if scheme in OBJECT_STORES:
-        url = str(parse_url(text, option_name)).rstrip("/")
+        bucket_url = str(parse_url(address, option_name)).rstrip("/")
         return BucketTarget(
-            url, dict(storage_options or {}), option_name, in_store=in_store
+            bucket_url, dict(storage_options or {}), option_name, in_store=in_store
         )
     if scheme:
         raise NotAvailableError(
@@ -247,10 +255,10 @@ def target_of(
         )
     # 2. A folder of this machine. Links are resolved, so that the folder which is
     #    renamed is the one that a link leads to.
-    folder = Path(text).expanduser().resolve()
+    folder = Path(address).expanduser().resolve()
     if not folder.name:
         raise expected(
-            option_name, text, "a directory below the root of the file system"
+            option_name, address, "a directory below the root of the file system"
         )
     return FolderTarget(folder, option_name, in_store=in_store)
 
@@ -270,6 +278,7 @@ class FolderTarget(Target):
         self._in_store = in_store
 
     def check(self, *, overwrite: bool) -> None:
+        # A store changes by commits, `repair`, `rm` and `gc` alone.
         if not self._in_store:
             require_outside_stores(self.folder, self._option_name)
         # A missing folder is created, and its parents with it.
@@ -287,11 +296,8 @@ class FolderTarget(Target):
             raise _not_empty(self._option_name, self.url, entries[0].name)
         # Folders are never deleted, apart from those of splits that we have written.
         for entry in entries:
-            if (
-                entry.name != FOLDER
-                and not _is_file(entry)
-                and not self._is_split_folder(entry)
-            ):
+            is_our_folder = entry.name == FOLDER or self._is_split_folder(entry)
+            if not is_our_folder and not _is_file(entry):
                 raise ConfigError(
                     f"{self._option_name}: {target} holds {entry.name!r}, which is not a file, so overwrite=True does "
                     "not replace it; nothing was changed. Move it away",
@@ -299,74 +305,72 @@ class FolderTarget(Target):
                 )
 
     def manifest(self) -> FlatManifest | None:
+        # A damaged manifest proves nothing about the files, as a missing one.
         with suppress(NotFoundError, IntegrityError):
             return FlatManifest.of(self.folder)
         return None
 
     def _sizes(self) -> dict[str, int]:
-        sizes: dict[str, int] = {}
+        file_sizes: dict[str, int] = {}
         # Formats with a folder for each split have their files one level deeper.
         for entry in self.folder.iterdir():
-            files = [entry]
+            file_paths = [entry]
             if entry.is_dir() and entry.name != FOLDER:
-                files = list(entry.iterdir())
-            for path in files:
-                if _is_file(path):
-                    sizes[path.relative_to(self.folder).as_posix()] = (
-                        path.stat().st_size
-                    )
-        return sizes
+                file_paths = list(entry.iterdir())
+            for file_path in file_paths:
+                if _is_file(file_path):
+                    file_name = file_path.relative_to(self.folder).as_posix()
+                    file_sizes[file_name] = file_path.stat().st_size
+        return file_sizes
 
     def _is_split_folder(self, folder: Path) -> bool:
-        """Return True for a folder that holds data files of the manifest and nothing
-        else.
-        """
+        """Return True for a folder that holds data files of the manifest alone."""
+        # A link may lead to data of other people; an empty folder is not known as ours.
         if folder.is_symlink() or not folder.is_dir():
             return False
-        names = {f"{folder.name}/{entry.name}" for entry in folder.iterdir()}
-        return bool(names) and names <= _listed(self.manifest())
+        file_names = {f"{folder.name}/{entry.name}" for entry in folder.iterdir()}
+        return bool(file_names) and file_names <= _listed(self.manifest())
 
     def _recover(self) -> None:
         # The process died between the two renames: the old files go back first, so
         # that an error of this run cannot lose them.
-        old = self.beside / OLD
-        if old.exists() and not self.folder.exists():
-            old.rename(self.folder)
-        for leftover in (old, self.beside / NEW):
+        old_folder = self.beside / OLD
+        if old_folder.exists() and not self.folder.exists():
+            old_folder.rename(self.folder)
+        for leftover in (old_folder, self.beside / NEW):
             if leftover.exists():
                 shutil.rmtree(leftover)
 
-    def _put(self, new: Path) -> None:
+    def _put(self, new_folder: Path) -> None:
         target = self.folder
-        old = self.beside / OLD
+        old_folder = self.beside / OLD
         # 1. Files that people put there by hand stay.
-        listed = _listed(self.manifest())
+        listed_names = _listed(self.manifest())
         if target.exists():
             for entry in target.iterdir():
-                is_data = (
-                    _DATA.search(entry.name)
-                    or entry.name in listed
-                    or (new / entry.name).exists()
-                )
-                if _is_file(entry) and not is_data:
-                    shutil.copy2(entry, new / entry.name)
-        # 2. Everything is on the disk before it is renamed.
-        for path in sorted(new.rglob("*")):
-            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+                is_rewritten = (new_folder / entry.name).exists()
+                is_data = entry.name in listed_names or bool(_DATA.search(entry.name))
+                if _is_file(entry) and not is_rewritten and not is_data:
+                    shutil.copy2(entry, new_folder / entry.name)
+        # 2. Everything is on the disk before it is renamed: after a loss of power the
+        #    target must not consist of names without contents.
+        for entry in sorted(new_folder.rglob("*")):
+            descriptor = os.open(entry, os.O_RDONLY | os.O_CLOEXEC)
             try:
                 os.fsync(descriptor)
             finally:
                 os.close(descriptor)
-        fsync_directory(new)
-        # 3. The two renames.
+        fsync_directory(new_folder)
+        # 3. The two renames. If the second one fails, the first one is undone.
         if target.exists() and any(target.iterdir()):
-            target.rename(old)
+            target.rename(old_folder)
         try:
-            new.rename(target)  # also onto an empty folder, which it replaces
+            new_folder.rename(target)  # also onto an empty folder, which it replaces
         except OSError:
-            if old.exists():
-                old.rename(target)
+            if old_folder.exists():
+                old_folder.rename(target)
             raise
+        # The new name of the folder is stored with its parent.
         fsync_directory(target.parent)
 
 
@@ -396,12 +400,13 @@ class BucketTarget(Target):
                 self.url, self._option_name, storage_options=self.options
             )
             self._is_known_place = True
+        # Files of an interrupted upload are this writer's own, and are replaced.
         if overwrite or self.store.exists(_UNFINISHED):
             return
         # An object of any name counts: buckets have no folders that could be empty.
-        keys = self._sizes()
-        if keys:
-            raise _not_empty(self._option_name, self.url, min(keys))
+        object_sizes = self._sizes()
+        if object_sizes:
+            raise _not_empty(self._option_name, self.url, min(object_sizes))
 
     def manifest(self) -> FlatManifest | None:
         with suppress(NotFoundError, IntegrityError):
@@ -411,35 +416,36 @@ class BucketTarget(Target):
         return None
 
     def _sizes(self) -> dict[str, int]:
-        entries = self.store.list("")
-        return {
-            entry.key: entry.size
-            for entry in entries
-            if not entry.key.startswith("_probe")
-        }
+        # Objects that a check of the bucket tries, and removes, are no contents of it.
+        object_sizes: dict[str, int] = {}
+        for entry in self.store.list(""):
+            if not entry.key.startswith("_probe"):
+                object_sizes[entry.key] = entry.size
+        return object_sizes
 
-    def _put(self, new: Path) -> None:
+    def _put(self, new_folder: Path) -> None:
         # 1. Without a manifest the target is unfinished.
-        listed = _listed(self.manifest())
+        listed_names = _listed(self.manifest())
         self.store.put_new(_UNFINISHED, b"")
         with suppress(NotFoundError):
             self.store.delete(_MANIFEST)
-        # 2. All files, the manifest last.
-        files = [
-            path.relative_to(new).as_posix()
-            for path in sorted(new.rglob("*"))
-            if path.is_file()
-        ]
-        for name in sorted(files, key=_MANIFEST.__eq__):
-            temp = self.store.temp("")
-            (new / name).replace(temp)
-            self.store.publish(temp, name, hash_regular(temp), replace_orphan=True)
-        # 3. Data files of the previous contents, and the mark of an unfinished target.
-        for leftover in self._sizes().keys() - set(files):
-            is_data = leftover in listed or (
-                "/" not in leftover and _DATA.search(leftover)
+        # 2. All files, the manifest last: a target that has one is whole.
+        file_names: list[str] = []
+        for entry in sorted(new_folder.rglob("*")):
+            if entry.is_file():
+                file_names.append(entry.relative_to(new_folder).as_posix())
+        for file_name in sorted(file_names, key=_MANIFEST.__eq__):
+            upload_path = self.store.temp("")
+            (new_folder / file_name).replace(upload_path)
+            self.store.publish(
+                upload_path, file_name, hash_regular(upload_path), replace_orphan=True
             )
-            if leftover.startswith(f"{FOLDER}/") or is_data:
+        # 3. Data files of the previous contents, and the mark of an unfinished target.
+        for leftover in self._sizes().keys() - set(file_names):
+            is_at_top = "/" not in leftover
+            is_data = is_at_top and _DATA.search(leftover) is not None
+            is_described = leftover.startswith(f"{FOLDER}/")
+            if is_described or is_data or leftover in listed_names:
                 self.store.delete(leftover)
 
 
@@ -447,11 +453,12 @@ def _other_export(
     option_name: str, url: str, existing: Mapping[str, Any], export: Mapping[str, Any]
 ) -> ConfigError:
     """Return the error for shards of an export with other options."""
+    # The message names the options alone in which both exports differ.
     differences: list[str] = []
-    for name in sorted({*existing, *export}):
-        if existing.get(name) != export.get(name):
+    for option in sorted({*existing, *export}):
+        if existing.get(option) != export.get(option):
             differences.append(
-                f"{name} {existing.get(name)!r}, now {export.get(name)!r}"
+                f"{option} {existing.get(option)!r}, now {export.get(option)!r}"
             )
     return ConfigError(
         f"{option_name}: an interrupted export to {url} has finished files, and is another one: "
@@ -473,8 +480,9 @@ def require_apart(
     target: Target,
     data_files: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
 ) -> None:
-    """Raise ConfigError if an input lies in the target, where its own export would
-    replace it.
+    """Raise ConfigError if an input lies in the target.
+
+    An export there would replace its own input.
 
     Args:
         option_name: Name of the option that holds the target, for messages.
@@ -484,13 +492,13 @@ def require_apart(
     if isinstance(data_files, str | os.PathLike):
         data_files = [data_files]
     # Inputs may be globs: a prefix says whether any of their files lies in the target.
-    for entry in data_files:
-        place = str(entry)
-        if "://" not in place:
-            place = str(Path(entry).expanduser().absolute())
-        if place == target.url or place.startswith(f"{target.url}/"):
+    for data_file in data_files:
+        input_url = str(data_file)
+        if "://" not in input_url:
+            input_url = str(Path(data_file).expanduser().absolute())
+        if input_url == target.url or input_url.startswith(f"{target.url}/"):
             raise ConfigError(
-                f"{option_name}: {target.url} holds the input {str(entry)!r}; use a separate directory"
+                f"{option_name}: {target.url} holds the input {str(data_file)!r}; use a separate directory"
             )
 
 
@@ -499,9 +507,7 @@ def _is_file(path: Path) -> bool:
 
 
 def _listed(manifest: FlatManifest | None) -> set[str]:
-    """Return the names of the data files of a manifest; none if there is no
-    manifest.
-    """
+    """Return the names of the data files of a manifest; none without a manifest."""
     if manifest is None:
         return set()
     return {file.path for file in manifest.files}
@@ -538,12 +544,12 @@ def _held(work_folder: Path) -> Generator[None]:
 @contextmanager
 def _system_errors(place: Path, url: str) -> Generator[None]:
     """Raise StoreError for system errors in the parent folder of a place."""
+    # Errors of other files, for example of an input, keep their own messages.
     try:
         yield
     except OSError as error:
-        if error.filename is None or not str(error.filename).startswith(
-            str(place.parent)
-        ):
+        parent = str(place.parent)
+        if error.filename is None or not str(error.filename).startswith(parent):
             raise
         raise StoreError(
             f"cannot write {url}: {error.strerror} ({error.filename}). Its parent folder must be writable and on the "

@@ -30,58 +30,61 @@ def as_exported(
         provenance: True to keep the columns that say which input each document comes
             from.
     """
-    names = rows.schema.names
-    left_out = _DERIVED if provenance else _DERIVED | _PROVENANCE
+    column_names = rows.schema.names
+    left_out = _DERIVED
+    if not provenance:
+        left_out = _DERIVED | _PROVENANCE
+    needs_mask = attention_mask and "attention_mask" not in column_names
     columns: list[Any] = []
     fields: list[Any] = []
     # The attention mask comes right after the ids that it belongs to.
-    for name, column in zip(names, rows.columns, strict=True):
-        if name not in left_out:
+    for column_name, column in zip(column_names, rows.columns, strict=True):
+        if column_name not in left_out:
+            # Names of items must not depend on the file that the rows came from.
             if is_list(column.type):
                 column = column.cast(_with_named_items(column.type))
+            is_nullable = rows.schema.field(column_name).nullable
             columns.append(column)
-            fields.append(pa.field(name, column.type, rows.schema.field(name).nullable))
-        if name == "input_ids" and attention_mask and "attention_mask" not in names:
-            mask = _attention_mask(rows)
-            columns.append(mask)
-            fields.append(pa.field("attention_mask", mask.type, nullable=False))
+            fields.append(pa.field(column_name, column.type, is_nullable))
+        if column_name == "input_ids" and needs_mask:
+            mask_column = _attention_mask(rows)
+            columns.append(mask_column)
+            fields.append(pa.field("attention_mask", mask_column.type, nullable=False))
     return _ARROW.RecordBatch.from_arrays(columns, schema=pa.schema(fields))
 
 
 def _attention_mask(rows: pa.RecordBatch) -> Any:
-    """Return 1 for ids of documents and 0 for padding. Rows that are not packed and
-    have no mask have no padding.
+    """Return 1 for ids of documents and 0 for padding.
+
+    Rows that are not packed and have no mask have no padding.
     """
     input_ids: Any = rows.column("input_ids")
     mask_type = _with_named_items(input_ids.type)
     if "segment_lengths" not in rows.schema.names:
-        ones = _ARROW.array(np.ones(len(input_ids.flatten()), np.int32))
+        mask_values = _ARROW.array(np.ones(len(input_ids.flatten()), np.int32))
         offsets = _ARROW.array(_offsets_from_zero(input_ids))
-        return _ARROW.ListArray.from_arrays(offsets, ones, type=mask_type)
+        return _ARROW.ListArray.from_arrays(offsets, mask_values, type=mask_type)
     # The segments of a packed row lie at its beginning, and padding fills the rest.
     segments: Any = rows.column("segment_lengths")
     tokens_before = offsets_of(segments.flatten().to_numpy())
     row_lengths = np.diff(tokens_before[_offsets_from_zero(segments)])
-    mask = (
-        cells(row_lengths, input_ids.type.list_size, left=False)
-        .astype(np.int32)
-        .reshape(-1)
-    )
-    return _ARROW.FixedSizeListArray.from_arrays(_ARROW.array(mask), type=mask_type)
+    is_token = cells(row_lengths, input_ids.type.list_size, left=False)
+    mask_values = _ARROW.array(is_token.astype(np.int32).reshape(-1))
+    return _ARROW.FixedSizeListArray.from_arrays(mask_values, type=mask_type)
 
 
 def _offsets_from_zero(column: Any) -> Any:
-    """Return the offsets of a list column, which may be a slice of a larger one,
-    from 0.
-    """
+    """Return the offsets of a list column from 0, also of a slice."""
     return column.offsets.to_numpy() - column.offsets[0].as_py()
 
 
 def _with_named_items(kind: Any) -> Any:
-    """Return a list type whose values are called ``item``, as Arrow calls them;
-    Parquet returns them as ``element``.
+    """Return a list type whose values are called ``item``.
+
+    Arrow calls them so; Parquet returns them as ``element``.
     """
-    size = -1
+    list_size = -1  # of lists of any length, for `pa.list_`
     if _ARROW.types.is_fixed_size_list(kind):
-        size = kind.list_size
-    return pa.list_(pa.field("item", kind.value_type, kind.value_field.nullable), size)
+        list_size = kind.list_size
+    item_field = pa.field("item", kind.value_type, kind.value_field.nullable)
+    return pa.list_(item_field, list_size)

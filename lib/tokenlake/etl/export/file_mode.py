@@ -6,7 +6,8 @@ from pathlib import Path
 
 
 def file_mode(folder: Path) -> int:
-    """Return the permissions that a file of `folder` gets: the folder's own, without
-    execution.
+    """Return the permissions of a new file in `folder`.
+
+    They are those of the folder, without execution.
     """
     return folder.stat().st_mode & 0o666

@@ -15,6 +15,7 @@ from tokenlake.errors import NotFoundError
 from tokenlake.etl.export.file_mode import file_mode
 from tokenlake.runtime.store.sealed import Count, Sealed, SealedDocument, Sha256
 
+# The underscore keeps libraries that read a whole folder from reading these files.
 FOLDER: Final = "_tokenlake"
 MANIFEST: Final = "manifest.json"
 
@@ -60,8 +61,12 @@ class FileFormat:
             ConfigError: There is no such format or compression, or they do not go
                 together.
         """
+        # Parquet compresses each page by itself, so that readers still reach any row
+        # group. Other formats are mapped into memory, or read as text.
         if compression is None:
-            compression = "zstd" if format == "parquet" else "none"
+            compression = "none"
+            if format == "parquet":
+                compression = "zstd"
         require_one_of("format", format, tuple(_COMPRESSIONS))
         require_one_of(
             f"compression of format {format!r}", compression, _COMPRESSIONS[format]
@@ -70,9 +75,7 @@ class FileFormat:
 
     @property
     def is_of_rows(self) -> bool:
-        """True for a format that holds rows of any columns, false for a format of
-        trainers.
-        """
+        """True for a format of rows with any columns, false for one of trainers."""
         return self.format in ROW_FORMATS
 
     @property
@@ -168,12 +171,17 @@ class FlatManifest(Sealed):
         if self.kind != "tokens":
             return None
         # Either one tokenizer, or one for each source.
-        stated: dict[str, Any] = self.made_of.get("tokenizer") or {}
-        tokenizers = [stated] if "pad_id" in stated else list(stated.values())
+        recorded: dict[str, Any] = self.made_of.get("tokenizer") or {}
+        tokenizers = list(recorded.values())
+        if "pad_id" in recorded:
+            tokenizers = [recorded]
+        # Rows of several sources can be padded together if all have the same id.
         pad_ids: set[int | None] = set()
         for tokenizer in tokenizers:
             pad_id = tokenizer["pad_id"]
-            pad_ids.add(tokenizer["eos_id"] if pad_id is None else pad_id)
+            if pad_id is None:
+                pad_id = tokenizer["eos_id"]
+            pad_ids.add(pad_id)
         if len(pad_ids) != 1:
             return None
         return pad_ids.pop()
@@ -181,13 +189,16 @@ class FlatManifest(Sealed):
     def _check(self, document: SealedDocument) -> None:
         # Paths are used below the directory: none may lead out of it.
         for index, file in enumerate(self.files):
-            folder, slash, name = file.path.rpartition("/")
-            names = [name]
+            folder, slash, file_name = file.path.rpartition("/")
+            path_names = [file_name]
             if slash:
-                names.append(folder)
-            if any("/" in part or part in ("", ".", "..", FOLDER) for part in names):
-                must = "the name of a file in the directory, or in a folder of a split in it"
-                document.fail(f"files[{index}].path", must, file.path)
+                path_names.append(folder)
+            is_bad_path = any(
+                "/" in name or name in ("", ".", "..", FOLDER) for name in path_names
+            )
+            if is_bad_path:
+                expected_path = "the name of a file in the directory, or in a folder of a split in it"
+                document.fail(f"files[{index}].path", expected_path, file.path)
 
     @classmethod
     def of(cls, directory: str | Path) -> Self:
@@ -197,12 +208,13 @@ class FlatManifest(Sealed):
             NotFoundError: The directory has none.
             IntegrityError: The manifest was changed.
         """
-        path = Path(directory) / FOLDER / MANIFEST
-        if not path.is_file():
+        # The manifest is written last: without one the files may be incomplete.
+        manifest_path = Path(directory) / FOLDER / MANIFEST
+        if not manifest_path.is_file():
             raise NotFoundError(
-                f"{path}: missing; {directory} was not written completely by tokenlake"
+                f"{manifest_path}: missing; {directory} was not written completely by tokenlake"
             )
-        return cls.from_bytes(path.read_bytes(), str(path))
+        return cls.from_bytes(manifest_path.read_bytes(), str(manifest_path))
 
 
 @final
@@ -241,11 +253,14 @@ class WriteStats:
         cls, manifest: FlatManifest, url: str, num_tokens: int | None = None
     ) -> WriteStats:
         """Return the numbers of a flat directory at a path or URL."""
+        # Sizes are those of the manifest, so that a bucket is not listed.
+        total_bytes = sum(file.bytes for file in manifest.files)
+        output_paths = [f"{url}/{file.path}" for file in manifest.files]
         return cls(
             num_examples=manifest.rows,
             num_shards=len(manifest.files),
-            total_bytes=sum(file.bytes for file in manifest.files),
-            output_paths=[f"{url}/{file.path}" for file in manifest.files],
+            total_bytes=total_bytes,
+            output_paths=output_paths,
             num_tokens=num_tokens,
         )
 
@@ -257,8 +272,7 @@ def put_manifest(
     files: Sequence[FlatFile],
     origin: Origin,
 ) -> FlatManifest:
-    """Write the manifest of the files in a folder, and the files beside it; return the
-    manifest.
+    """Write the manifest of a folder, and the files beside it; return the manifest.
 
     Args:
         folder: Folder with the files.
@@ -267,23 +281,24 @@ def put_manifest(
         files: Files, in the order of the rows.
         origin: Kind and origin of the rows.
     """
+    # Types are stored as Arrow spells them, which any reader of the manifest can show.
+    columns: dict[str, str] = {}
+    for column_name, column_type in zip(schema.names, schema.types, strict=True):
+        columns[column_name] = str(column_type)
     manifest = FlatManifest(
         kind=origin.kind,
         format=form.format,
         compression=form.compression,
-        columns={
-            name: str(kind)
-            for name, kind in zip(schema.names, schema.types, strict=True)
-        },
+        columns=columns,
         files=tuple(files),
         made_of=dict(origin.made_of),
         produced_by=dict(origin.produced_by),
     )
     # The manifest is the last file: a directory that has one is whole.
     described_files = {**origin.beside, MANIFEST: manifest.to_bytes()}
-    for name, data in described_files.items():
-        path = folder / FOLDER / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(data)
-        path.chmod(file_mode(folder))
+    for file_name, content in described_files.items():
+        file_path = folder / FOLDER / file_name
+        file_path.parent.mkdir(parents=True, exist_ok=True)
+        file_path.write_bytes(content)
+        file_path.chmod(file_mode(folder))
     return manifest

@@ -51,8 +51,9 @@ class _Writer:
 
 @final
 class OpenFile:
-    """One file while it is written: each batch is a row group, a record batch, or
-    lines.
+    """One file while it is written.
+
+    Each batch is a row group, a record batch, or lines.
 
     Args:
         path: Path of the file.
@@ -104,6 +105,7 @@ class OpenFile:
 
     def close(self) -> FlatFile:
         """Write the end of the file and return its entry, without a split."""
+        # The hash was computed while the bytes were written; the file is not read again.
         self._writer.close()
         self._sink.close()
         self._path.chmod(file_mode(self._path.parent))
@@ -165,8 +167,10 @@ def _parquet_writer(compression: str, sink: HashingFile, schema: pa.Schema) -> _
 def _arrow_writer(compression: str, sink: HashingFile, schema: pa.Schema) -> _Writer:
     # The file format: any batch can be read alone, and memory-mapped if it is not
     # compressed.
-    codec = None if compression == "none" else compression
-    options = _ARROW.ipc.IpcWriteOptions(compression=codec)
+    codec_name: str | None = None
+    if compression != "none":
+        codec_name = compression
+    options = _ARROW.ipc.IpcWriteOptions(compression=codec_name)
     writer = _ARROW.ipc.new_file(sink, schema, options=options)
     return _Writer(writer.write_batch, _nothing, writer.close)
 
@@ -199,15 +203,17 @@ _WRITERS: Final = {
 
 def _leaves(path: str, kind: Any) -> list[str]:
     """Return the paths of a field's columns as Parquet names them."""
+    # Parquet stores each leaf of a nested field as a column of its own. The groups
+    # between the names are those of its standard layout of maps and lists.
     types = _ARROW.types
     if types.is_struct(kind):
-        leaves: list[str] = []
+        leaf_paths: list[str] = []
         for child in kind:
-            leaves += _leaves(f"{path}.{child.name}", child.type)
-        return leaves
+            leaf_paths += _leaves(f"{path}.{child.name}", child.type)
+        return leaf_paths
     if types.is_map(kind):
-        keys = _leaves(f"{path}.key_value.key", kind.key_type)
-        return keys + _leaves(f"{path}.key_value.value", kind.item_type)
+        key_paths = _leaves(f"{path}.key_value.key", kind.key_type)
+        return key_paths + _leaves(f"{path}.key_value.value", kind.item_type)
     if is_list(kind):
         return _leaves(f"{path}.list.element", kind.value_type)
     return [path]

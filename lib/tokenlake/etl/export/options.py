@@ -13,8 +13,11 @@ from tokenlake.etl.export.shard_files import DEFAULT_NAMING
 from tokenlake.etl.layouts import litdata, mds
 
 MOST_SHARDS: Final = 100_000
+"""Largest number of files of a split: by default their names have five digits."""
 
 _SHARD_BYTES: Final = 500 * MIB
+"""Largest size of a file of rows by default."""
+
 _USUAL_BYTES: Final[dict[str, int | None]] = {
     "megatron": None,
     "numpy": None,
@@ -30,8 +33,9 @@ None: no limit.
 @final
 @dataclass(frozen=True, slots=True)
 class ExportOptions:
-    """Rows of an export and how they are divided into files; see
-    :func:`tokenlake.export_version`.
+    """Rows of an export and how they are divided into files.
+
+    :func:`tokenlake.export_version` explains the options.
 
     Attributes:
         num_shards: Number of files of each split; None: as many as `max_shard_size`
@@ -61,8 +65,9 @@ class ExportOptions:
     append_eos: bool = False
 
     def max_bytes(self, form: FileFormat) -> int | None:
-        """Return the largest size of a file in bytes; None: no limit. ConfigError if
-        a limit is no size or count.
+        """Return the largest size of a file in bytes; None: no limit.
+
+        ConfigError if a limit is no size or count.
         """
         return shard_bytes(self.max_shard_size, self.num_shards, form)
 
@@ -80,6 +85,7 @@ def shard_bytes(
     Raises:
         ConfigError: One of them is no size or count.
     """
+    # A number of files decides alone: a usual size beside it would make more files.
     if num_shards is not None:
         whole_number("num_shards", num_shards, 1, MOST_SHARDS)
     if max_shard_size is None:

@@ -1,5 +1,6 @@
-"""Exports of a configuration: flat directories and a push to the Hub, made after the
-commit.
+"""Exports of a configuration, made after the commit.
+
+They are flat directories and a push to the Hub.
 
 No export is part of a version or of its fingerprint. Each one names its version, so
 that a second run leaves it as it is, and makes one again that was interrupted. Pushed
@@ -69,8 +70,9 @@ class Export:
     source: str = ""
 
     def is_of(self, dataset: str) -> bool:
-        """Return True if this is an export of a dataset, or of its tokens under
-        another configuration's name.
+        """Return True for an export of a dataset.
+
+        Its tokens may have been built under another configuration's name.
         """
         if dataset == self.dataset:
             return True
@@ -91,26 +93,32 @@ class Export:
         store_options = config.save.storage_options
         if store_options and scheme_of(store_of(config)) == scheme_of(self.output_path):
             options = plain_options(store_options)
-        path = self.output_path
+        # The store keeps an export of each version, any other path the newest alone.
+        output_path = self.output_path
         if manifest is not None and self.in_store:
-            path += f"/v{manifest.version}"
-        return target_of(path, options, self.key, in_store=self.in_store)
+            output_path += f"/v{manifest.version}"
+        return target_of(output_path, options, self.key, in_store=self.in_store)
 
     def replaces(self, target: Target, config: PipelineConfig) -> bool:
-        """Return True if the contents of the target may be replaced: an older export
-        of the same rows, or any.
+        """Return True if the contents of the target may be replaced.
+
+        They may be an older export of the same rows, or any if `overwrite` is set.
         """
         if self.in_store or config.save.overwrite:
             return True
-        flat = target.manifest()
-        return flat is not None and self._is_older(flat.made_of.get("export", {}))
+        # A directory that another program or another dataset wrote has other facts.
+        flat_manifest = target.manifest()
+        if flat_manifest is None:
+            return False
+        return self._is_older(flat_manifest.made_of.get("export", {}))
 
     def replaces_interrupted(self, target: Target) -> bool:
-        """Return True if the files of an interrupted export may be discarded: it is an
-        older export of the same rows.
+        """Return True if an interrupted export's files may be discarded.
+
+        It must be an older export of the same rows.
         """
-        facts = target.interrupted_export()
-        return facts is not None and self._is_older(facts)
+        export_facts = target.interrupted_export()
+        return export_facts is not None and self._is_older(export_facts)
 
     def _is_older(self, facts: Mapping[str, Any]) -> bool:
         """Return True if an export, by its facts, has the rows of this one."""
@@ -134,44 +142,54 @@ def exports_of(config: PipelineConfig) -> list[Export]:
         _export_of(config, dataset) for dataset in config.datasets if dataset.save_path
     ]
     # 2. The whole version in another form than that of the store.
-    form = FileFormat.of(save.format, save.compression)
+    file_format = FileFormat.of(save.format, save.compression)
     needs_file_count = save.num_shards is not None and not config.is_text_build
-    if needs_file_count or form != FileFormat("parquet", "zstd"):
-        name = config.name or ""
+    if needs_file_count or file_format != FileFormat("parquet", "zstd"):
+        dataset_name = config.name or ""
+        # Packed rows have EOS already, and files of rows hold them as they are stored.
+        can_append_eos = not file_format.is_of_rows and not config.pack.enabled
+        # Sources share the columns of the export, so that one without a mask decides.
+        has_mask = all(_has_mask(config, dataset) for dataset in config.datasets)
         options = ExportOptions(
             num_shards=save.num_shards,
-            max_shard_size=_max_shard_size(save, form, save.num_shards),
-            append_eos=save.append_eos
-            and not form.is_of_rows
-            and not config.pack.enabled,
-            attention_mask=all(
-                _has_mask(config, dataset) for dataset in config.datasets
-            ),
+            max_shard_size=_max_shard_size(save, file_format, save.num_shards),
+            append_eos=save.append_eos and can_append_eos,
+            attention_mask=has_mask,
         )
-        path = f"{_store_folder(config)}/{EXPORTS}/{name}"
-        exports.append(Export("save.format", name, path, form, options, in_store=True))
+        whole_export = Export(
+            key="save.format",
+            dataset=dataset_name,
+            output_path=f"{_store_folder(config)}/{EXPORTS}/{dataset_name}",
+            form=file_format,
+            options=options,
+            in_store=True,
+        )
+        exports.append(whole_export)
     return exports
 
 
 def wanted_beside(config: PipelineConfig) -> list[dict[str, Any]]:
-    """Return a record of everything that :func:`make_exports` would make: option,
-    dataset, form and place.
+    """Return a record of each output that :func:`make_exports` would make.
+
+    Its keys are the option, the dataset, the form and the place.
 
     Raises:
         ConfigError: A format and a compression do not go together.
     """
+    # 1. Flat directories. The version has no number before the build.
     records: list[dict[str, Any]] = []
     for export in exports_of(config):
-        place = export.target(config).url
+        target_url = export.target(config).url
         if export.in_store:
-            place += "/vN"
+            target_url += "/vN"
         record = {
             "option": export.key,
             "dataset": export.dataset,
             "form": f"{export.form.format}, {export.form.compression}",
-            "place": place,
+            "place": target_url,
         }
         records.append(record)
+    # 2. The push. Its visibility is stated before anything is uploaded.
     if config.save.push_to_hub:
         visibility = "private" if config.save.hub_private else "public"
         record = {
@@ -186,18 +204,17 @@ def wanted_beside(config: PipelineConfig) -> list[dict[str, Any]]:
 
 def _store_folder(config: PipelineConfig) -> str:
     """Return the path or URL of the store; the path of a ``file://`` URL."""
-    store = store_of(config).rstrip("/")
-    if scheme_of(store) == "file":
-        return unquote(urlsplit(store).path)
-    return store
+    # Targets are paths, which have no percent-encoding as a URL has.
+    store_url = store_of(config).rstrip("/")
+    if scheme_of(store_url) == "file":
+        return unquote(urlsplit(store_url).path)
+    return store_url
 
 
 def _export_of(config: PipelineConfig, dataset: DatasetConfig) -> Export:
-    """Return the export of one source; if sources are mixed, of its tokens before
-    that.
-    """
+    """Return the export of one source; if sources are mixed, of its own tokens."""
     save = config.save
-    name = dataset.name or ""
+    source_name = dataset.name or ""
     is_mixed = bool(first_steps(config))
     # 1. Format: the section's compression is that of its format, and other formats are
     #    compressed as usual.
@@ -210,33 +227,43 @@ def _export_of(config: PipelineConfig, dataset: DatasetConfig) -> Export:
     if dataset.shard_column is None:
         num_shards = dataset.num_shards or save.num_shards
     # 3. Rows: those of one source, unless it is the only one of its dataset.
-    is_alone = is_mixed or len(config.datasets) == 1
-    form = FileFormat.of(format, compression)
+    exported_source: str | None = source_name
+    if is_mixed or len(config.datasets) == 1:
+        exported_source = None
+    # 4. EOS: tokens of a source that are mixed later are not packed yet.
+    file_format = FileFormat.of(format, compression)
+    is_packed = config.pack.enabled and not is_mixed
+    can_append_eos = not file_format.is_of_rows and not is_packed
     options = ExportOptions(
         num_shards=num_shards,
-        max_shard_size=_max_shard_size(save, form, num_shards),
-        append_eos=save.append_eos
-        and not form.is_of_rows
-        and (is_mixed or not config.pack.enabled),
-        source=None if is_alone else name,
+        max_shard_size=_max_shard_size(save, file_format, num_shards),
+        append_eos=save.append_eos and can_append_eos,
+        source=exported_source,
         attention_mask=_has_mask(config, dataset),
         shard_column=dataset.shard_column,
     )
+    # 5. The dataset: before a mixture each source is one of its own.
+    dataset_name = config.name or ""
+    tokens_source = ""
+    if is_mixed:
+        dataset_name = tokens_name(config, dataset)
+        tokens_source = source_name
     return Export(
-        key=f"datasets.{name}.save_path",
-        dataset=tokens_name(config, dataset) if is_mixed else config.name or "",
+        key=f"datasets.{source_name}.save_path",
+        dataset=dataset_name,
         output_path=dataset.save_path or "",
-        form=form,
+        form=file_format,
         options=options,
-        source=name if is_mixed else "",
+        source=tokens_source,
     )
 
 
 def _max_shard_size(
     save: SaveStageConfig, form: FileFormat, num_shards: int | None
 ) -> int | None:
-    """Return the largest size of an export's files; None: that of the format, or no
-    limit beside `num_shards`.
+    """Return the largest size of an export's files.
+
+    None: that of the format, or no limit beside `num_shards`.
     """
     if num_shards is not None:
         return None
@@ -249,6 +276,7 @@ def _max_shard_size(
 
 def _has_mask(config: PipelineConfig, dataset: DatasetConfig) -> bool:
     """Return True if exports of a dataset have an attention mask."""
+    # A tokenizer without options of its own has the default, which is true.
     tokenizer = config.tokenizer_of(dataset)
     return not isinstance(tokenizer, TokenizerConfig) or tokenizer.return_attention_mask
 
@@ -258,38 +286,44 @@ def _by_value_problems(dataset: DatasetConfig) -> Iterator[str]:
     column = dataset.shard_column
     if column is None:
         return
-    key = f"datasets.{dataset.name}.shard_column"
+    # All reasons are reported together, so that one correction is enough.
+    option = f"datasets.{dataset.name}.shard_column"
     if not dataset.save_path:
         yield (
-            f"{key}: {column!r}, but there is no save_path; files by value are an export, because units write the "
+            f"{option}: {column!r}, but there is no save_path; files by value are an export, because units write the "
             "files of the store: set save_path, or run `tokenlake export --shard-column` later"
         )
     if column not in (dataset.additional_fields or ()):
-        yield f"{key}: {column!r} is not one of additional_fields, the columns that are stored with the tokens"
+        yield f"{option}: {column!r} is not one of additional_fields, the columns that are stored with the tokens"
     if dataset.num_shards is not None:
-        yield f"{key}: set together with num_shards, but each value has separate files; leave one of them out"
+        yield f"{option}: set together with num_shards, but each value has separate files; leave one of them out"
 
 
 def _trainer_problems(config: PipelineConfig, export: Export) -> Iterator[str]:
-    """Yield the reasons why a format of a trainer cannot hold the rows of an export,
-    as far as the options tell.
+    """Yield the reasons why a format of a trainer cannot hold the rows.
+
+    They are those that the options show before anything is built.
     """
-    form = export.form.format
+    # Files of rows can hold any columns.
+    format_name = export.form.format
     if export.form.is_of_rows:
         return
-    name = export.source or export.options.source
-    datasets = [dataset for dataset in config.datasets if name in (None, dataset.name)]
-    for dataset in datasets:
+    source_name = export.source or export.options.source
+    for dataset in config.datasets:
+        if source_name not in (None, dataset.name):
+            continue
+        # Formats of trainers hold one list of ids in a row.
         if dataset.preference is not None:
             yield (
-                f"{export.key}: {form!r}, but {dataset.name} makes preference pairs, which have several columns of "
-                "ids; choose parquet, arrow or jsonl"
+                f"{export.key}: {format_name!r}, but {dataset.name} makes preference pairs, which have several columns "
+                "of ids; choose parquet, arrow or jsonl"
             )
+        # A mask that is lost would make a trainer learn the prompts.
         has_loss_mask = dataset.chat is not None or dataset.prompt is not None
-        if has_loss_mask and form in WITHOUT_LOSS_MASK:
+        if has_loss_mask and format_name in WITHOUT_LOSS_MASK:
             yield (
-                f"{export.key}: {form!r}, which cannot hold the loss mask of {dataset.name}; choose npy, mds, litdata "
-                "or array_record, or run `tokenlake export --drop-loss-mask` later"
+                f"{export.key}: {format_name!r}, which cannot hold the loss mask of {dataset.name}; choose npy, mds, "
+                "litdata or array_record, or run `tokenlake export --drop-loss-mask` later"
             )
         if export.options.append_eos and _stores_mask(config, dataset):
             yield (
@@ -299,8 +333,9 @@ def _trainer_problems(config: PipelineConfig, export: Export) -> Iterator[str]:
 
 
 def _stores_mask(config: PipelineConfig, dataset: DatasetConfig) -> bool:
-    """Return True if documents of a dataset are stored with an attention mask: if they
-    are padded, or it is set.
+    """Return True if documents are stored with an attention mask.
+
+    They have one if they are padded, or if the option is set.
     """
     tokenizer = config.tokenizer_of(dataset)
     if not isinstance(tokenizer, TokenizerConfig):
@@ -338,10 +373,12 @@ def check_exports(config: PipelineConfig) -> None:
         require_package(export.form.format)
     # 3. Targets: apart from each other, from the store and from the inputs, and empty.
     targets = {export.key: export.target(config) for export in exports}
-    for (key, target), (other_key, other) in permutations(targets.items(), 2):
-        if target.is_within(other.url):
+    for (option, target), (other_option, other_target) in permutations(
+        targets.items(), 2
+    ):
+        if target.is_within(other_target.url):
             raise ConfigError(
-                f"{key}: {target.url} lies in {other.url} of {other_key}; use a separate folder for each"
+                f"{option}: {target.url} lies in {other_target.url} of {other_option}; use a separate folder for each"
             )
     for export in exports:
         if not export.in_store:
@@ -352,23 +389,24 @@ def check_exports(config: PipelineConfig) -> None:
 
 
 def _check_target(config: PipelineConfig, export: Export, target: Target) -> None:
-    """Check that a target is apart from the store and from all inputs, and may be
-    written.
-    """
-    store = _store_folder(config)
-    if not scheme_of(store):
-        store = str(Path(store).expanduser().resolve())
-    if store == target.url or store.startswith(f"{target.url}/"):
+    """Check that a target may be written, apart from the store and all inputs."""
+    # 1. The store. It is resolved as targets are, so that a link hides neither.
+    store_url = _store_folder(config)
+    if not scheme_of(store_url):
+        store_url = str(Path(store_url).expanduser().resolve())
+    if store_url == target.url or store_url.startswith(f"{target.url}/"):
         raise ConfigError(
-            f"{export.key}: {target.url} holds the store {store}; use a separate folder"
+            f"{export.key}: {target.url} holds the store {store_url}; use a separate folder"
         )
     # The store may not exist yet, so that it cannot be found by looking.
-    if target.is_within(store):
+    if target.is_within(store_url):
         raise ConfigError(
-            f"{export.key}: {target.url} lies in the store {store}; use a folder outside of it"
+            f"{export.key}: {target.url} lies in the store {store_url}; use a folder outside of it"
         )
+    # 2. The inputs, which an export would replace.
     for dataset in config.datasets:
         require_apart(export.key, target, dataset.all_files)
+    # 3. The contents of the target, and the files of an interrupted export.
     target.check(overwrite=export.replaces(target, config))
     interrupted = target.interrupted_export()
     is_replaced = config.save.overwrite or export.replaces_interrupted(target)
@@ -398,11 +436,11 @@ def make_exports(config: PipelineConfig, manifest: Manifest) -> tuple[str, ...]:
     address = store_of(config)
     options = plain_options(config.save.storage_options or {})
     for export in exports_of(config):
-        store = open_read_store(address, storage_options=options)
-        version = _exported_version(store, export, manifest)
+        read_store = open_read_store(address, storage_options=options)
+        version = _exported_version(read_store, export, manifest)
         target = export.target(config, version)
         exported(
-            store,
+            read_store,
             version,
             target,
             export.form,
@@ -426,8 +464,9 @@ def make_exports(config: PipelineConfig, manifest: Manifest) -> tuple[str, ...]:
 
 
 def _exported_version(store: ReadStore, export: Export, manifest: Manifest) -> Manifest:
-    """Return the manifest of the version that is exported: the committed one, or one
-    that it was mixed of.
+    """Return the manifest of the version that is exported.
+
+    It is the committed version, or one that was mixed into it.
     """
     if export.dataset == manifest.dataset:
         return manifest
@@ -441,9 +480,7 @@ def _exported_version(store: ReadStore, export: Export, manifest: Manifest) -> M
 
 
 def hub_token(save: SaveStageConfig) -> str | None:
-    """Return the token that section `save` holds or refers to; ConfigError if the
-    reference leads nowhere.
-    """
+    """Return the token of section `save`; ConfigError for a dangling reference."""
     if save.hub_token is None:
         return None
     return resolve_options(plain_options({"token": save.hub_token}))["token"]

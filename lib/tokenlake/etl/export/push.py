@@ -44,8 +44,9 @@ def push_directories(
     public: bool = False,
     token: str | None = None,
 ) -> str:
-    """Upload flat directories to a dataset repository, private unless `public`, and
-    return its URL.
+    """Upload flat directories to a dataset repository, and return its URL.
+
+    The repository is private unless `public` is set.
 
     They are uploaded in one commit, which replaces those that were pushed before, with
     a card by which `load_dataset` finds them, and a `croissant.json` with their hashes
@@ -70,37 +71,65 @@ def push_directories(
     """
     # 1. Files to upload: texts, which are searched for secrets, and data.
     places: dict[str, Path] = {}
-    for name, folder in folders.items():
-        prefix = "" if len(folders) == 1 else f"{name}/"
+    for configuration, folder in folders.items():
+        prefix = "" if len(folders) == 1 else f"{configuration}/"
         places[prefix] = Path(folder)
     manifests = {prefix: FlatManifest.of(folder) for prefix, folder in places.items()}
-    texts = _texts(places, manifests, repo)
-    data = _data_files(places, manifests)
-    require_none(scan_texts(texts, Detector(os.environ)), "the directory's files hold")
-    # 2. The repository.
-    hub = HubRepository(repo, token=token)
-    state = hub.state() or hub.created(public=public)
+    text_files = _texts(places, manifests, repo)
+    data_files = _data_files(places, manifests)
+    require_none(
+        scan_texts(text_files, Detector(os.environ)), "the directory's files hold"
+    )
+    # 2. The repository. Rows never become public because a repository already was.
+    repository = HubRepository(repo, token=token)
+    repository_state = repository.state() or repository.created(public=public)
     if not public:
-        hub.require_private(state, "the rows", "say hub_private: false")
-    # 3. Upload, if anything differs.
-    files = [*texts, *data]
-    existing = hub.files(state.head or "")
-    differing_files = partial(differing, files, ours=_GIT_ATTRIBUTES.__ne__)
+        repository.require_private(
+            repository_state, "the rows", "say hub_private: false"
+        )
+    # 3. Upload, if anything differs: a commit without changes would be one more entry
+    #    in the history.
+    published_files = [*text_files, *data_files]
+    existing = repository.files(repository_state.head or "")
+    differing_files = partial(differing, published_files, ours=_GIT_ATTRIBUTES.__ne__)
     if differing_files(existing):
         _require_ours(existing, repo)
-
-        def upload() -> list[Any]:
-            operations: list[Any] = []
-            for group in groups_of(list(data)):
-                operations += hub.upload([(file, data[file]) for file in group])
-            return operations + hub.upload([(text, None) for text in texts])
-
-        removed = sorted(
-            existing.keys() - {file.path for file in files} - {_GIT_ATTRIBUTES}
-        )
+        upload = partial(_uploaded, repository, text_files, data_files)
+        # Files of the previous push go in the same commit, so that no state of the
+        # repository mixes two pushes.
+        published_paths = {file.path for file in published_files}
+        removed_paths = sorted(existing.keys() - published_paths - {_GIT_ATTRIBUTES})
         message = ("Saved rows", "Flat directories, pushed by tokenlake.")
-        commit_all(hub, state, removed, message, upload, differing_files)
-    return hub.url
+        commit_all(
+            repository,
+            repository_state,
+            removed_paths,
+            message,
+            upload,
+            differing_files,
+        )
+    return repository.url
+
+
+def _uploaded(
+    repository: HubRepository,
+    text_files: Sequence[PublishedFile],
+    data_files: Mapping[PublishedFile, Path],
+) -> list[Any]:
+    """Upload all files, and return the operations of their commit.
+
+    Args:
+        repository: Repository.
+        text_files: Files whose contents are in memory.
+        data_files: Data files, and their paths on this machine.
+    """
+    # Data goes up in groups of bounded size; nothing is visible before the commit.
+    operations: list[Any] = []
+    for file_group in groups_of(list(data_files)):
+        group_paths = [(data_file, data_files[data_file]) for data_file in file_group]
+        operations += repository.upload(group_paths)
+    operations += repository.upload([(text_file, None) for text_file in text_files])
+    return operations
 
 
 def _texts(
@@ -113,19 +142,20 @@ def _texts(
         groups.append(
             RowFiles(prefix, manifest.format, manifest.columns, manifest.files)
         )
-    url = f"https://huggingface.co/datasets/{repo}"
-    croissant = metadata(repo, _summary(manifests), groups, url=url)
-    texts = [
+    hub_url = f"https://huggingface.co/datasets/{repo}"
+    croissant = metadata(repo, _summary(manifests), groups, url=hub_url)
+    text_files = [
         _text(CARD, _card(manifests, repo)),
         _text(CROISSANT, json.dumps(croissant, indent=2).encode()),
     ]
     # Bad records that were set aside may hold what must not be published.
     for prefix, folder in places.items():
-        for path in sorted((folder / FOLDER).rglob("*")):
-            name = path.relative_to(folder).as_posix()
-            if path.is_file() and not name.startswith(f"{FOLDER}/{QUARANTINE}/"):
-                texts.append(_text(f"{prefix}{name}", path.read_bytes()))
-    return texts
+        for file_path in sorted((folder / FOLDER).rglob("*")):
+            file_name = file_path.relative_to(folder).as_posix()
+            is_bad_records = file_name.startswith(f"{FOLDER}/{QUARANTINE}/")
+            if file_path.is_file() and not is_bad_records:
+                text_files.append(_text(f"{prefix}{file_name}", file_path.read_bytes()))
+    return text_files
 
 
 def _text(path: str, data: bytes) -> PublishedFile:
@@ -136,23 +166,24 @@ def _data_files(
     places: Mapping[str, Path], manifests: Mapping[str, FlatManifest]
 ) -> dict[PublishedFile, Path]:
     """Return the data files, and their paths on this machine."""
-    data: dict[PublishedFile, Path] = {}
+    data_files: dict[PublishedFile, Path] = {}
     for prefix, folder in places.items():
         for file in manifests[prefix].files:
-            path = folder / file.path
+            file_path = folder / file.path
             # The Hub may keep small files in git itself, and lists these by git's hash
             # of the bytes.
-            content = path.read_bytes() if file.bytes <= _IN_GIT_BYTES else None
-            data[
-                PublishedFile(f"{prefix}{file.path}", file.bytes, file.sha256, content)
-            ] = path
-    return data
+            content: bytes | None = None
+            if file.bytes <= _IN_GIT_BYTES:
+                content = file_path.read_bytes()
+            published_file = PublishedFile(
+                f"{prefix}{file.path}", file.bytes, file.sha256, content
+            )
+            data_files[published_file] = file_path
+    return data_files
 
 
 def _require_ours(existing: Mapping[str, Any], repo: str) -> None:
-    """Raise VersionConflictError if the repository holds files that a push would
-    remove, and that are not ours.
-    """
+    """Raise VersionConflictError if a push would remove files of others."""
     # A manifest anywhere says that an earlier push wrote the repository.
     if any(path.endswith(f"{FOLDER}/{MANIFEST}") for path in existing):
         return
@@ -179,8 +210,9 @@ def _distinct(names: Iterable[str]) -> list[str]:
 
 
 def _card(manifests: Mapping[str, FlatManifest], repo: str) -> bytes:
-    """Return a card whose header names the files of each split, for the Hub's viewer
-    and `load_dataset`.
+    """Return the card.
+
+    Its header names the files of each split, for the Hub's viewer and `load_dataset`.
     """
     header = "\n".join(_card_header(manifests))
     reading = "\n".join(_reading_examples(manifests, repo))
@@ -193,15 +225,18 @@ def _card_header(manifests: Mapping[str, FlatManifest]) -> Sequence[str]:
     # whatever a name contains.
     lines = ["---", "configs:"]
     for prefix, manifest in manifests.items():
-        name = prefix.rstrip("/") or "default"
-        lines += [f"- config_name: {json.dumps(name)}", "  data_files:"]
+        configuration = prefix.rstrip("/") or "default"
+        lines += [f"- config_name: {json.dumps(configuration)}", "  data_files:"]
+        # Files are named one by one: their names are free, so that no pattern divides
+        # the splits.
         for split in _distinct(file.split for file in manifest.files):
-            paths = [
-                f"{prefix}{file.path}" for file in manifest.files if file.split == split
-            ]
+            file_paths: list[str] = []
+            for file in manifest.files:
+                if file.split == split:
+                    file_paths.append(f"{prefix}{file.path}")
             lines += [
                 f"  - split: {json.dumps(split)}",
-                f"    path: {json.dumps(paths)}",
+                f"    path: {json.dumps(file_paths)}",
             ]
     return [*lines, "tags:", "- tokenlake", "---"]
 
@@ -209,14 +244,18 @@ def _card_header(manifests: Mapping[str, FlatManifest]) -> Sequence[str]:
 def _reading_examples(
     manifests: Mapping[str, FlatManifest], repo: str
 ) -> Sequence[str]:
-    """Return code that reads the first directory: with `datasets`, and Parquet also
-    with Polars and DuckDB.
+    """Return code that reads the first directory.
+
+    It uses `datasets`; for Parquet also Polars and DuckDB.
     """
     # One directory is enough: the others differ in the configuration's name alone.
     prefix, manifest = next(iter(manifests.items()))
-    name = prefix.rstrip("/") or "default"
+    configuration = prefix.rstrip("/") or "default"
     split = manifest.files[0].split if manifest.files else "train"
-    arguments = f"{json.dumps(repo)}, {json.dumps(name)}, split={json.dumps(split)}"
+    # Names are quoted as JSON, which is also the syntax of Python's strings.
+    arguments = (
+        f"{json.dumps(repo)}, {json.dumps(configuration)}, split={json.dumps(split)}"
+    )
     lines = [
         "```python",
         "from datasets import load_dataset",
@@ -227,6 +266,7 @@ def _reading_examples(
         "```",
         "",
     ]
+    # Polars and DuckDB read Parquet from the Hub by its address.
     if manifest.format == "parquet":
         url = json.dumps(f"hf://datasets/{repo}/{prefix}*.parquet")
         sql_url = url[1:-1].replace("'", "''")

@@ -77,24 +77,27 @@ class RowsToArrow:
             BadRecordError: A value does not fit, or a row has a field that the first
                 ones lack; the message names row and field.
         """
+        # 1. Rows come from the caller's code, and may be anything.
         for index, row in enumerate(rows):
             if not isinstance(row, dict):  # pyright: ignore[reportUnnecessaryIsInstance]
                 raise self._error(
                     index, "", f"got {type(row).__name__}, expected a dict"
                 )
-        # The first batch decides the columns; every later one has just these.
-        names = names_in(rows)
+        # 2. The first batch decides the columns; every later one has just these.
+        field_names = names_in(rows)
+        arrays: list[Any] = []
         if self.schema is None:
-            arrays = [self._column(rows, name, None) for name in names]
-            fields = [
-                (name, array.type) for name, array in zip(names, arrays, strict=True)
-            ]
+            fields: list[tuple[str, Any]] = []
+            for field_name in field_names:
+                array = self._column(rows, field_name, None)
+                arrays.append(array)
+                fields.append((field_name, array.type))
             self.schema = _ARROW.schema(fields)
         else:
-            self._require_known(rows, names, self.schema)
-            arrays = [
-                self._column(rows, field.name, field.type) for field in self.schema
-            ]
+            self._require_known(rows, field_names, self.schema)
+            for field in self.schema:
+                arrays.append(self._column(rows, field.name, field.type))
+        # 3. Numbers of rows in messages count from the first batch on.
         self._rows += len(rows)
         if not arrays:  # a batch without columns has no length of its own
             return _ARROW.RecordBatch.from_struct_array(
@@ -103,59 +106,66 @@ class RowsToArrow:
         return _ARROW.RecordBatch.from_arrays(arrays, schema=self.schema)
 
     def _require_known(
-        self, rows: Sequence[Row], names: Sequence[str], schema: pa.Schema
+        self, rows: Sequence[Row], field_names: Sequence[str], schema: pa.Schema
     ) -> None:
         """Raise BadRecordError if a row has a field that the schema lacks."""
-        for name in names:
-            if name not in schema.names:
-                index = next(index for index, row in enumerate(rows) if name in row)
+        # A field that is dropped in silence would be lost data.
+        for field_name in field_names:
+            if field_name not in schema.names:
+                first_row = next(
+                    index for index, row in enumerate(rows) if field_name in row
+                )
                 reason = "the first rows do not have this field; give a schema, or the same fields to all rows"
-                raise self._error(index, name, reason)
+                raise self._error(first_row, field_name, reason)
 
-    def _column(self, rows: Sequence[Row], name: str, kind: Any) -> Any:
-        """Return a field as an array of the type `kind`; None for the type of its
-        values.
-        """
-        if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise self._error(0, str(name), "names of fields must be text")
-        values = [row.get(name) for row in rows]
+    def _column(self, rows: Sequence[Row], field_name: str, data_type: Any) -> Any:
+        """Return a field as an array of a type; None for the type of its values."""
+        if not isinstance(field_name, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise self._error(0, str(field_name), "names of fields must be text")
+        values = [row.get(field_name) for row in rows]
         try:
-            return _array(values, kind)
+            return _array(values, data_type)
         except _UNFIT as error:
             # Arrow names neither row nor value, so that the value is searched for.
-            index = _index_of_unfit(values, kind)
-            reason = f"{_shortened(values[index])} cannot be stored in one column with the values before it"
-            if kind is not None:
-                reason = f"{_shortened(values[index])} is no {kind}, which the first rows decided"
-            if kind == pa.null():
+            unfit_index = _index_of_unfit(values, data_type)
+            unfit_value = _shortened(values[unfit_index])
+            reason = f"{unfit_value} cannot be stored in one column with the values before it"
+            if data_type is not None:
+                reason = (
+                    f"{unfit_value} is no {data_type}, which the first rows decided"
+                )
+            if data_type == pa.null():
                 reason += "; the first rows have only nulls in it, so give a schema"
-            raise self._error(index, name, reason, error) from error
+            raise self._error(unfit_index, field_name, reason, error) from error
 
     def _error(
-        self, index: int, name: str, reason: str, cause: Exception | None = None
+        self, index: int, field_name: str, reason: str, cause: Exception | None = None
     ) -> BadRecordError:
         """Return the error of a row of the current batch."""
-        row = self._rows + index
-        place = f"row {row}"
-        if name:
-            place += f", field {name!r}"
+        row_number = self._rows + index
+        location = f"row {row_number}"
+        if field_name:
+            location += f", field {field_name!r}"
         if cause is not None and str(cause):
             reason += f" ({cause})"
         return BadRecordError(
-            f"{place}: {reason}", row=row, field=name, reason="type_mismatch"
+            f"{location}: {reason}",
+            row=row_number,
+            field=field_name,
+            reason="type_mismatch",
         )
 
 
 def _shortened(value: Any) -> str:
     """Return a value and its type for a message."""
-    text = repr(value)
-    if len(text) > _SHOWN:
-        text = f"{text[:_SHOWN]}..."
-    return f"{text} ({type(value).__name__})"
+    value_text = repr(value)
+    if len(value_text) > _SHOWN:
+        value_text = f"{value_text[:_SHOWN]}..."
+    return f"{value_text} ({type(value).__name__})"
 
 
-def _array(values: Sequence[Any], kind: Any) -> Any:
-    """Return values as an array of the type `kind`; None for their own type.
+def _array(values: Sequence[Any], data_type: Any) -> Any:
+    """Return values as an array of the type `data_type`; None for their own type.
 
     Raises:
         One of ``_UNFIT``: A value would become another one.
@@ -164,34 +174,36 @@ def _array(values: Sequence[Any], kind: Any) -> Any:
     array = _joined(values)
     if array is None:
         array = _arrow_array(values)
-        # Arrow would also take True for 1.0, and bytes for text.
-        may_be_mixed = any(
-            word in str(array.type) for word in ("float", "double", "binary")
-        )
-        mixed_kinds = (
-            _mixed_kinds(array.type, values) if may_be_mixed else set[type[Any]]()
-        )
-        if mixed_kinds:
-            names = sorted(value_type.__name__ for value_type in mixed_kinds)
-            raise TypeError(f"values of {', '.join(names)}")
-        if kind is None:
-            own_type = column_type(array.type)
-            if own_type != JSON:
-                return array.cast(arrow_type(own_type))
+        # Arrow would also take True for 1.0, and bytes for text. Other types cannot be
+        # mixed, and their values are not looked at one by one.
+        type_text = str(array.type)
+        may_be_mixed = any(word in type_text for word in ("float", "double", "binary"))
+        if may_be_mixed:
+            mixed_kinds = _mixed_kinds(array.type, values)
+            if mixed_kinds:
+                type_names = sorted(value_type.__name__ for value_type in mixed_kinds)
+                raise TypeError(f"values of {', '.join(type_names)}")
+        if data_type is None:
+            stored_type = column_type(array.type)
+            if stored_type != JSON:
+                return array.cast(arrow_type(stored_type))
     # 2. The type of the column, which must hold every value exactly.
-    if kind is None or array.type == kind:
+    if data_type is None or array.type == data_type:
         return array
-    if not _becomes(array.type, kind):
+    if not _becomes(array.type, data_type):
         raise TypeError(f"values of {array.type}")
-    array = array.cast(kind)
-    if is_list(kind) and not kind.value_field.nullable and array.flatten().null_count:
+    array = array.cast(data_type)
+    # A cast of lists does not check whether their values may be null.
+    forbids_nulls = is_list(data_type) and not data_type.value_field.nullable
+    if forbids_nulls and array.flatten().null_count:
         raise TypeError("null in a list that may not contain nulls")
     return array
 
 
 def _arrow_array(values: Sequence[Any]) -> Any:
-    """Return values as an array of Arrow's type for them; integers that are larger
-    than Arrow's become decimals.
+    """Return values as an array of Arrow's type for them.
+
+    Integers that are larger than Arrow's become decimals.
     """
     try:
         return _ARROW.array(values)
@@ -202,68 +214,74 @@ def _arrow_array(values: Sequence[Any]) -> Any:
         return array
 
 
-def _mixed_kinds(kind: Any, values: Iterable[Any]) -> set[type[Any]]:
-    """Return the Python types of values that Arrow would take for one another; none if
-    there are no such values.
+def _mixed_kinds(data_type: Any, values: Iterable[Any]) -> set[type[Any]]:
+    """Return the Python types of values that Arrow would take for one another.
+
+    The result is empty if there are no such values.
 
     Args:
-        kind: Arrow's type for the values.
+        data_type: Arrow's type for the values.
         values: Values.
     """
+    # The numbers of a NumPy array are of one type.
     python_values = [
         value
         for value in values
         if value is not None and not isinstance(value, np.ndarray)
     ]
     # Nested values are compared at their leaves, where Arrow would mix them.
-    if is_list(kind):
-        return _mixed_kinds(kind.value_type, chain.from_iterable(python_values))
-    if _ARROW.types.is_struct(kind):
-        for child in kind:
-            mixed_kinds = _mixed_kinds(
-                child.type, [value.get(child.name) for value in python_values]
-            )
+    if is_list(data_type):
+        return _mixed_kinds(data_type.value_type, chain.from_iterable(python_values))
+    if _ARROW.types.is_struct(data_type):
+        for child in data_type:
+            child_values = [value.get(child.name) for value in python_values]
+            mixed_kinds = _mixed_kinds(child.type, child_values)
             if mixed_kinds:
                 return mixed_kinds
         return set()
     value_types = set(map(type, python_values))
     is_mixed = {bool, float} <= value_types or {bytes, str} <= value_types
-    return value_types if is_mixed else set()
+    if not is_mixed:
+        return set()
+    return value_types
 
 
-def _becomes(kind: Any, wanted: Any) -> bool:
-    """Return True if values of one type may become another's by a cast that checks
-    every value.
-    """
+def _becomes(source_type: Any, target_type: Any) -> bool:
+    """Return True if a checked cast may turn values of one type into another."""
     types = _ARROW.types
-    if kind == wanted or types.is_null(kind):
+    if source_type == target_type or types.is_null(source_type):
         return True
     # A field may be missing, which makes it null; a new one would be lost.
-    if types.is_struct(kind) and types.is_struct(wanted):
-        wanted_types = {child.name: child.type for child in wanted}
-        for child in kind:
-            if child.name not in wanted_types or not _becomes(
-                child.type, wanted_types[child.name]
-            ):
+    if types.is_struct(source_type) and types.is_struct(target_type):
+        target_types = {child.name: child.type for child in target_type}
+        for child in source_type:
+            if child.name not in target_types:
+                return False
+            if not _becomes(child.type, target_types[child.name]):
                 return False
         return True
-    if is_list(kind) and is_list(wanted):
-        return _becomes(kind.value_type, wanted.value_type)
-    if types.is_dictionary(wanted):
-        return _becomes(kind, wanted.value_type)
-    if types.is_decimal(wanted) and types.is_integer(kind):
+    if is_list(source_type) and is_list(target_type):
+        return _becomes(source_type.value_type, target_type.value_type)
+    if types.is_dictionary(target_type):
+        return _becomes(source_type, target_type.value_type)
+    # Decimals hold integers that are larger than Arrow's.
+    if types.is_decimal(target_type) and types.is_integer(source_type):
         return True
-    return any(_is_a(kind, family) and _is_a(wanted, family) for family in _FAMILIES)
+    return any(
+        _is_a(source_type, family) and _is_a(target_type, family)
+        for family in _FAMILIES
+    )
 
 
-def _is_a(kind: Any, names: tuple[str, ...]) -> bool:
+def _is_a(data_type: Any, names: tuple[str, ...]) -> bool:
     """Return True if a type is of a family."""
-    return any(getattr(_ARROW.types, f"is_{name}")(kind) for name in names)
+    return any(getattr(_ARROW.types, f"is_{name}")(data_type) for name in names)
 
 
 def _joined(values: Sequence[Any]) -> Any:
-    """Return NumPy arrays of one dimension and type as one list array; None for any
-    other values.
+    """Return NumPy arrays as one list array; None for any other values.
+
+    The arrays must have one dimension and one type.
     """
     # Rows of ids are such arrays. Arrow would make a Python object of each number.
     arrays = [
@@ -280,25 +298,31 @@ def _joined(values: Sequence[Any]) -> Any:
     offsets = np.concatenate(
         [np.zeros(1, np.int32), np.cumsum(lengths, dtype=np.int32)]
     )
-    inner = _ARROW.array(np.concatenate(arrays))
-    kind = pa.list_(pa.field("item", inner.type, nullable=False))
-    return _ARROW.ListArray.from_arrays(_ARROW.array(offsets), inner, type=kind)
+    flat_values = _ARROW.array(np.concatenate(arrays))
+    list_type = pa.list_(pa.field("item", flat_values.type, nullable=False))
+    return _ARROW.ListArray.from_arrays(
+        _ARROW.array(offsets), flat_values, type=list_type
+    )
 
 
-def _index_of_unfit(values: Sequence[Any], kind: Any) -> int:
-    """Return the index of the first value that is not of a type; without a type,
-    that does not fit those before it.
+def _index_of_unfit(values: Sequence[Any], data_type: Any) -> int:
+    """Return the index of the first value that does not fit a type.
+
+    Without a type it is the first one that does not fit those before it.
     """
 
     def is_unfit(index: int) -> bool:
-        tried_values = values[: index + 1] if kind is None else [values[index]]
+        # Without a type the values must fit each other; with one, each stands alone.
+        tried_values = [values[index]]
+        if data_type is None:
+            tried_values = values[: index + 1]
         try:
-            _array(tried_values, kind)
+            _array(tried_values, data_type)
         except _UNFIT:
             return True
         return False
 
-    if kind is None:  # with this value, and every later one, the values do not fit
+    if data_type is None:  # with this value, and every later one, the values do not fit
         return bisect_left(range(len(values) - 1), True, key=is_unfit)
     return next(filter(is_unfit, range(len(values))), 0)
 
@@ -314,15 +338,16 @@ def lines_of(rows: Iterable[Any], first: int = 0) -> pa.RecordBatch:
         BadRecordError: JSON has no form for a value; the message names the row and, for
             NaN and infinities, the field.
     """
-    lines = [_line(row, number) for number, row in enumerate(rows, first)]
-    return _ARROW.RecordBatch.from_arrays(
-        [_ARROW.array(lines, pa.large_binary())], schema=LINES
-    )
+    # Offsets of 64 bits: the lines of a batch may be larger than 2 GiB.
+    json_lines = [_line(row, number) for number, row in enumerate(rows, first)]
+    column = _ARROW.array(json_lines, pa.large_binary())
+    return _ARROW.RecordBatch.from_arrays([column], schema=LINES)
 
 
 def text_of(batch: pa.RecordBatch) -> bytes:
-    """Return the lines of a batch, of :data:`LINES` or of columns; NaN and
-    infinities in columns become null.
+    """Return the lines of a batch, of :data:`LINES` or of columns.
+
+    NaN and infinities in columns become null.
     """
     if batch.schema.equals(LINES, check_metadata=True):
         lines: Any = batch.column(0)
@@ -332,9 +357,9 @@ def text_of(batch: pa.RecordBatch) -> bytes:
     rows: Iterable[tuple[Any, ...]] = zip(*columns, strict=True)
     if not columns:
         rows = [()] * len(batch)
-    names: Sequence[str] = batch.schema.names
+    column_names: Sequence[str] = batch.schema.names
     return b"".join(
-        dump_json(dict(zip(names, row, strict=True)), option=_JSON_OPTIONS)
+        dump_json(dict(zip(column_names, row, strict=True)), option=_JSON_OPTIONS)
         for row in rows
     )
 
@@ -357,19 +382,20 @@ def refuse_non_finite(rows: Iterable[Row], first: int) -> None:
         rows: Rows.
         first: Number of the first row, for messages.
     """
-    for number, row in enumerate(rows, first):
-        for name, value in row.items():
+    # Lines of columns would have null for them, and the value would be lost.
+    for row_number, row in enumerate(rows, first):
+        for field_name, value in row.items():
             if _has_nan(value):
-                raise _non_finite(number, name)
+                raise _non_finite(row_number, field_name)
 
 
 def _non_finite(row: int, field: object) -> BadRecordError:
-    name = str(field)
+    field_name = str(field)
     message = (
-        f"row {row}, field {name!r}: NaN and infinities are not valid JSON; write None instead, or use format "
+        f"row {row}, field {field_name!r}: NaN and infinities are not valid JSON; write None instead, or use format "
         "'parquet' or 'arrow'"
     )
-    return BadRecordError(message, row=row, field=name)
+    return BadRecordError(message, row=row, field=field_name)
 
 
 def _line(row: Any, number: int) -> bytes:
@@ -378,6 +404,7 @@ def _line(row: Any, number: int) -> bytes:
         raise BadRecordError(
             f"row {number}: got {type(row).__name__}, expected a dict", row=number
         )
+    # The row is encoded once, and only lines that could hide a NaN are looked through.
     try:
         line = dump_json(row, text_form, _JSON_OPTIONS)
     except TypeError as error:
@@ -387,9 +414,9 @@ def _line(row: Any, number: int) -> bytes:
         ) from error
     # orjson writes null for NaN and infinities.
     if b"null" in line:
-        for name, value in row.items():
+        for field_name, value in row.items():
             if _has_nan(value):
-                raise _non_finite(number, name)
+                raise _non_finite(number, field_name)
     return line
 
 

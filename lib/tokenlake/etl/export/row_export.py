@@ -1,6 +1,4 @@
-"""The rows of a version as files of rows: Parquet, Arrow or JSON Lines, with all
-their columns.
-"""
+"""The rows of a version as Parquet, Arrow or JSON Lines, with all their columns."""
 
 from __future__ import annotations
 
@@ -54,6 +52,7 @@ def write_rows(
         ConfigError: An option is not allowed, or does not go with another one.
         IntegrityError: A page is damaged.
     """
+    # 1. Options of trainers' formats would be ignored, and are refused instead.
     if options.dtype is not None:
         raise ConfigError(
             f"dtype: {options.dtype!r}, but ids of format {form.format!r} are int32; it is for megatron, numpy and npy"
@@ -67,19 +66,24 @@ def write_rows(
         raise ConfigError(
             f"append_eos: set, but format {form.format!r} holds rows as they are stored; it is for formats of trainers"
         )
+    # 2. Names and schema, before any file exists. A batch without rows has the schema
+    #    of all others.
     check_names(splits, form, options)
-    no_rows = _ARROW.RecordBatch.from_pylist([], schema=stored_schema(manifest))
-    schema = _as_exported(no_rows, options).schema
+    empty_batch = _ARROW.RecordBatch.from_pylist([], schema=stored_schema(manifest))
+    schema = _as_exported(empty_batch, options).schema
+    # 3. The files of each split, from the first row that no finished shard has.
     files: list[FlatFile] = []
     for split in splits:
-        rows = manifest.splits[split].rows if split in manifest.splits else 0
+        row_count = 0
+        if split in manifest.splits:
+            row_count = manifest.splits[split].rows
         with _open_files(
-            folder, split, rows, form, schema, options, shard_folder
+            folder, split, row_count, form, schema, options, shard_folder
         ) as split_files:
-            begin_row = split_files.rows
-            for skipped_rows, batch in version_batches(
-                store, manifest, split, begin_row=begin_row
-            ):
+            row_batches = version_batches(
+                store, manifest, split, begin_row=split_files.rows
+            )
+            for skipped_rows, batch in row_batches:
                 split_files.add(_as_exported(batch, options).slice(skipped_rows))
             files += split_files.finish(options.naming)
     return schema, files
@@ -109,8 +113,9 @@ def version_batches(
     *,
     begin_row: int = 0,
 ) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """Yield the rows of a version's split in order, a row group at a time; every page's
-    checksum is verified.
+    """Yield the rows of a version's split in order, a row group at a time.
+
+    Every page's checksum is verified.
 
     Args:
         store: Store of the version.
@@ -138,9 +143,11 @@ def version_batches(
 
 
 def groups_from(rows: StoredRows, begin_row: int) -> Iterator[tuple[int, int]]:
-    """Yield the row groups from the one of a row on, each with the number of its rows
-    before that row.
+    """Yield the row groups from the one that holds a row on.
+
+    Each comes with the number of its rows before that row.
     """
+    # Row groups before the row are not read: a run that resumes skips them.
     group_begin = 0
     for row_group, row_count in enumerate(rows.group_rows.tolist()):
         group_end = group_begin + row_count
@@ -159,6 +166,7 @@ def _open_files(
     shard_folder: ShardFolder,
 ) -> SplitFiles:
     """Open the files of a split of `rows` rows."""
+    # A number of files divides the rows evenly; a size ends files as they fill.
     edges = None
     if options.num_shards is not None:
         edges = edges_of(rows, options.num_shards)

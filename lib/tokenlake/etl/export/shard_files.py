@@ -30,17 +30,20 @@ _NO_LIMIT: Final = 1 << 62
 
 def check_naming(naming: str, splits: Sequence[str], form: FileFormat) -> None:
     """Raise ConfigError unless `naming` makes names of files, and no two the same."""
-    names: set[str] = set()
+    # Two files of each split stand for all: their names must differ by split and index.
+    file_names: set[str] = set()
     for split in splits:
         for index in range(2):
-            names.add(_shard_name(split, index, 2, form, naming))
-    are_file_names = all(
-        name[0] not in "._" and "/" not in name and "\x00" not in name for name in names
+            file_names.add(_shard_name(split, index, 2, form, naming))
+    # Libraries that read folders skip names that begin with a dot or an underscore.
+    are_data_names = all(
+        name[0] not in "._" and "/" not in name and "\x00" not in name
+        for name in file_names
     )
-    if not are_file_names or len(names) < 2 * len(splits):
+    if not are_data_names or len(file_names) < 2 * len(splits):
         raise _bad_naming(
             naming,
-            f"it makes {sorted(names)}, which are not distinct names of data files",
+            f"it makes {sorted(file_names)}, which are not distinct names of data files",
         )
 
 
@@ -63,8 +66,9 @@ def _bad_naming(naming: str, reason: str) -> Exception:
 
 
 def edges_of(rows: int, shards: int) -> tuple[int, ...]:
-    """Return the row after the last one of each file: contiguous shares whose sizes
-    differ by one at most.
+    """Return the row after the last one of each file.
+
+    The shares are contiguous, and their sizes differ by one at most.
     """
     return tuple((index + 1) * rows // shards for index in range(shards))
 
@@ -134,18 +138,21 @@ class ShardFiles:
 
     def add(self, batch: pa.RecordBatch) -> None:
         """Add rows."""
+        # A row group ends at its size or at an edge. A large batch makes several, and
+        # small batches wait until they fill one.
         while len(batch):
-            rows = batch.slice(0, min(self._room(), self._group_rows(batch)))
-            self._waiting.append(rows)
-            self._waiting_bytes += rows.nbytes
-            self.rows += len(rows)
+            group_rows = batch.slice(0, min(self._room(), self._group_rows(batch)))
+            self._waiting.append(group_rows)
+            self._waiting_bytes += group_rows.nbytes
+            self.rows += len(group_rows)
             if self._waiting_bytes >= self._group_bytes:
                 self._flush()
-            batch = batch.slice(len(rows))
+            batch = batch.slice(len(group_rows))
 
     def finish(self, naming: str | None) -> list[FlatFile]:
-        """Close the last file, name all files, and return them; at least one, even
-        without rows.
+        """Close the last file, name all files, and return them.
+
+        There is at least one file, even without rows.
 
         Args:
             naming: Names of the files; None: :data:`DEFAULT_NAMING`.
@@ -162,23 +169,24 @@ class ShardFiles:
         # 2. Final names, which contain the number of files.
         files: list[FlatFile] = []
         for shard in self._shards:
-            name = _shard_name(
+            file_name = _shard_name(
                 self._series,
                 shard.index,
                 len(self._shards),
                 self._form,
                 naming or DEFAULT_NAMING,
             )
+            # A shard of rows is one file; those of trainers have several parts.
             (part,) = shard.parts
-            self._shard_folder.place(shard, part, self._folder / name)
-            file = FlatFile(
-                path=name,
+            self._shard_folder.place(shard, part, self._folder / file_name)
+            flat_file = FlatFile(
+                path=file_name,
                 split=self._series,
                 bytes=part.bytes,
                 sha256=part.sha256,
                 rows=shard.rows,
             )
-            files.append(file)
+            files.append(flat_file)
         return files
 
     def __enter__(self) -> Self:
@@ -192,33 +200,37 @@ class ShardFiles:
     def _group_rows(self, batch: pa.RecordBatch) -> int:
         """Return the number of rows of a batch that make a row group."""
         # Rows are taken to have the mean size of the batch.
-        rows = max(1, len(batch) * self._group_bytes // max(batch.nbytes, 1))
+        row_count = max(1, len(batch) * self._group_bytes // max(batch.nbytes, 1))
         if self._is_tight:
             # Rows may differ in size: halve until the group is small.
-            while rows > 1 and batch.slice(0, rows).nbytes > 2 * self._group_bytes:
-                rows //= 2
-        return rows
+            most_bytes = 2 * self._group_bytes
+            while row_count > 1 and batch.slice(0, row_count).nbytes > most_bytes:
+                row_count //= 2
+        return row_count
 
     def _room(self) -> int:
-        """Return the number of rows up to the next edge. Files that have reached
-        their edge are ended first.
+        """Return the number of rows up to the next edge.
+
+        Files that have reached their edge are ended first.
         """
         if self._edges is None:
             return _NO_LIMIT
         # Several edges at one row make files without rows.
-        while (
-            self._edge_index < len(self._edges)
-            and self._edges[self._edge_index] <= self.rows
-        ):
+        edge_count = len(self._edges)
+        while self._edge_index < edge_count:
+            if self._edges[self._edge_index] > self.rows:
+                break
             self._flush()
             self._end_at_edge()
-        if self._edge_index == len(self._edges):
+        # A source that states its length and then brings more rows has no file for them.
+        if self._edge_index == edge_count:
             raise _miscounted(self._edges[-1], f"more than {self._edges[-1]}")
         return self._edges[self._edge_index] - self.rows
 
     def _flush(self) -> None:
-        """Write the rows that wait as one row group. A file that they would make
-        larger than `max_bytes` ends first.
+        """Write the rows that wait as one row group.
+
+        A file that they would make larger than `max_bytes` ends first.
         """
         if not self._waiting:
             return
@@ -228,12 +240,10 @@ class ShardFiles:
         self._waiting = []
         self._waiting_bytes = 0
         # The file ends before this row group, which the next file begins with.
-        max_bytes = self._max_bytes
-        if (
-            max_bytes is not None
-            and self._open is not None
-            and self._open.is_full(max_bytes, batch)
-        ):
+        is_full = False
+        if self._max_bytes is not None and self._open is not None:
+            is_full = self._open.is_full(self._max_bytes, batch)
+        if is_full:
             self._end_file()
         self._opened().write(batch)
 
@@ -251,9 +261,11 @@ class ShardFiles:
 
     def _end_file(self) -> None:
         """End the open file and record it; the next one has the same edge."""
-        file = self._opened().close()
-        part = Part("", file.bytes, file.sha256)
-        shard = Shard(self._series, len(self._shards), file.rows, (part,))
+        # A shard is recorded only after its last byte: the record never states more than
+        # was written.
+        flat_file = self._opened().close()
+        part = Part("", flat_file.bytes, flat_file.sha256)
+        shard = Shard(self._series, len(self._shards), flat_file.rows, (part,))
         self._shard_folder.add(shard)
         self._shards.append(shard)
         self._open = None

@@ -64,8 +64,7 @@ class ShardFolder:
         export: Mapping[str, Any],
         written_by: Mapping[str, str],
     ) -> Self:
-        """Open a folder with the intact shards of an interrupted export; an empty one
-        if there are none.
+        """Open a folder with the intact shards of an interrupted export, if any.
 
         Shards by other releases of the packages are removed, because theirs may be
         other bytes.
@@ -76,6 +75,7 @@ class ShardFolder:
                 export must have been removed.
             written_by: Name -> version of the packages that decide the bytes.
         """
+        # Hashes are verified before anything is appended: a damaged shard is written anew.
         path.mkdir(exist_ok=True)
         record = ShardRecord.read(path)
         if record is None or record.written_by != written_by:
@@ -90,6 +90,7 @@ class ShardFolder:
 
     def complete(self, series: str) -> list[Shard]:
         """Return the finished shards of a series, in order."""
+        # Without gaps: a series is continued after its last finished shard.
         shards: list[Shard] = []
         while self._record is not None:
             shard = self._record.shards.get((series, len(shards)))
@@ -99,8 +100,9 @@ class ShardFolder:
         return shards
 
     def growing(self, series: str) -> Shard | None:
-        """Return the shard of a series that an interrupted run has begun, with the
-        state from which it may be continued; None if there is none.
+        """Return the shard that an interrupted run has begun; None if there is none.
+
+        Its state is the one from which it may be continued.
         """
         if self._record is None:
             return None
@@ -116,6 +118,7 @@ class ShardFolder:
     @property
     def counts(self) -> tuple[int, int]:
         """Number of complete shards, and of rows in all shards."""
+        # A folder without a record belongs to no export that could report progress.
         if self._record is None:
             return 0, 0
         complete_shards = 0
@@ -137,14 +140,14 @@ class ShardFolder:
             part: One of its parts.
             target: Path with the final name.
         """
-        path = self.path / (shard_name(shard.series, shard.index) + part.suffix)
+        part_path = self.path / (shard_name(shard.series, shard.index) + part.suffix)
         if self._record is not None:
             # Where the file system has no links the file moves. An interruption from
             # here on costs this shard.
             with suppress(OSError):
-                target.hardlink_to(path)
+                target.hardlink_to(part_path)
                 return
-        path.rename(target)
+        part_path.rename(target)
 
 
 def keep_finished(work_folder: Path) -> bool:
@@ -156,6 +159,7 @@ def keep_finished(work_folder: Path) -> bool:
     Returns:
         True if the export can be resumed from finished shards.
     """
+    # Without a record nothing says which files are finished.
     folder = work_folder / SHARDS
     record = ShardRecord.read(folder)
     if record is None:

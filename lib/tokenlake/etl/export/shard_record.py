@@ -137,14 +137,16 @@ class ShardRecord:
         Returns:
             Record; None if the folder has none, or one without a first line.
         """
-        path = folder / RECORD
-        if not path.is_file():
+        record_path = folder / RECORD
+        if not record_path.is_file():
             return None
-        heading_line, *shard_lines = path.read_bytes().splitlines(keepends=True)
+        # Without its first line a record does not say which export the shards are of.
+        heading_line, *shard_lines = record_path.read_bytes().splitlines(keepends=True)
         try:
             heading = msgspec.json.decode(_whole(heading_line), type=_Heading)
         except msgspec.MsgspecError:
             return None
+        # A later line of a growing shard replaces its earlier ones.
         shards: dict[tuple[str, int], Shard] = {}
         for line in shard_lines:
             try:
@@ -156,12 +158,13 @@ class ShardRecord:
 
     def add(self, shard: Shard) -> None:
         """Append a shard whose files are written."""
+        # One write for one line: a process that dies leaves at most the last one short.
         self.shards[shard.series, shard.index] = shard
-        line = msgspec.json.encode(shard) + b"\n"
-        path = self._folder / RECORD
-        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+        record_line = msgspec.json.encode(shard) + b"\n"
+        record_path = self._folder / RECORD
+        descriptor = os.open(record_path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
         try:
-            write_all(descriptor, memoryview(line), str(path))
+            write_all(descriptor, memoryview(record_line), str(record_path))
         finally:
             os.close(descriptor)
 
@@ -189,22 +192,24 @@ class ShardRecord:
 
     def remove_leftovers(self) -> None:
         """Remove the files of no shard, which a process has left."""
+        # They take space, and nothing says whether they are whole.
         file_names = {RECORD}
         for shard in self.shards.values():
-            name = shard_name(shard.series, shard.index)
+            base_name = shard_name(shard.series, shard.index)
             for part in shard.parts:
-                file_names.add(name + part.suffix)
-        for path in self._folder.iterdir():
-            if path.name not in file_names:
-                path.unlink()
+                file_names.add(base_name + part.suffix)
+        for file_path in self._folder.iterdir():
+            if file_path.name not in file_names:
+                file_path.unlink()
 
     def _write(self) -> None:
         """Replace the record on the disk as a whole."""
-        lines = [msgspec.json.encode(self._heading)]
-        for _place, shard in sorted(self.shards.items()):
-            lines.append(msgspec.json.encode(shard))
+        # A rename, so that a process that dies leaves the old record or the new one.
+        record_lines = [msgspec.json.encode(self._heading)]
+        for _series_index, shard in sorted(self.shards.items()):
+            record_lines.append(msgspec.json.encode(shard))
         new_path = self._folder / f"{RECORD}.new"
-        new_path.write_bytes(b"\n".join(lines) + b"\n")
+        new_path.write_bytes(b"\n".join(record_lines) + b"\n")
         new_path.replace(self._folder / RECORD)
 
 
@@ -216,30 +221,34 @@ def _whole(line: bytes) -> bytes:
 
 
 def _is_intact(folder: Path, shard: Shard) -> bool:
-    """Return True if the files of a shard begin with the bytes that are recorded, and
-    those of a complete shard end with them.
+    """Return True if the files of a shard hold the recorded bytes.
+
+    A complete shard ends with them; a growing one may hold more.
     """
     for part in shard.parts:
-        path = folder / (shard_name(shard.series, shard.index) + part.suffix)
-        if not path.is_file():
+        part_path = folder / (shard_name(shard.series, shard.index) + part.suffix)
+        if not part_path.is_file():
             return False
-        file_bytes = path.stat().st_size
-        if file_bytes < part.bytes or (shard.is_complete and file_bytes > part.bytes):
+        # Sizes are compared first: they cost no reading.
+        file_bytes = part_path.stat().st_size
+        is_too_long = shard.is_complete and file_bytes > part.bytes
+        if file_bytes < part.bytes or is_too_long:
             return False
-        if hash_begin(path, part.bytes).hexdigest() != part.sha256:
+        if hash_begin(part_path, part.bytes).hexdigest() != part.sha256:
             return False
     return True
 
 
 def hash_begin(path: Path, size: int) -> Any:
     """Return the sha256 object of the first bytes of a file, `size` of them."""
+    # The file may be larger than memory, and longer than the bytes that were recorded.
     content_hash = hashlib.sha256()
     with path.open("rb", buffering=0) as file:
         remaining_bytes = size
         while remaining_bytes > 0:
-            data = file.read(min(_HASHED_BYTES, remaining_bytes))
-            if not data:
+            block = file.read(min(_HASHED_BYTES, remaining_bytes))
+            if not block:
                 break
-            content_hash.update(data)
-            remaining_bytes -= len(data)
+            content_hash.update(block)
+            remaining_bytes -= len(block)
     return content_hash

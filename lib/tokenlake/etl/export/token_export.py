@@ -1,5 +1,6 @@
-"""The tokens of a version as files of other trainers: ids, and the masks and
-segments that a format can hold.
+"""The tokens of a version as files of other trainers.
+
+Masks and segments are written as far as a format can hold them.
 """
 
 from __future__ import annotations
@@ -47,8 +48,7 @@ def write_tokens(
     options: ExportOptions,
     shard_folder: ShardFolder,
 ) -> tuple[pa.Schema, list[FlatFile]]:
-    """Write the tokens of some splits, and return the schema of the files, and the
-    files.
+    """Write the tokens of some splits; return the schema of the files, and the files.
 
     Args:
         store: Store of the version.
@@ -76,8 +76,7 @@ def write_tokens(
         # The rows of one source may be of some splits only.
         if split not in manifest.splits or manifest.splits[split].rows == 0:
             continue
-        rows = manifest.splits[split].rows
-        edges = _edges(split, rows, form, options)
+        edges = _edges(split, manifest.splits[split].rows, form, options)
         open_files = partial(
             TokenFiles,
             folder,
@@ -87,12 +86,14 @@ def write_tokens(
             edges=edges,
         )
         if options.shard_column is None:
+            # A run that resumes begins with the first row that no finished shard has.
             with open_files(split) as token_files:
                 begin_row = token_files.rows
                 for token_rows in _token_rows(store, manifest, split, facts, begin_row):
                     token_files.add_rows(token_rows)
                 files += token_files.finish(naming)
         else:
+            # Files by value read the column of the values beside the tokens.
             columns = [*sorted(facts.columns), options.shard_column]
             with FilesByValue(
                 split, stored_schema(manifest), options.shard_column, open_files
@@ -102,34 +103,38 @@ def write_tokens(
                 ):
                     value_files.add(batch)
                 files += value_files.finish(naming)
+    # Trainers map files into memory, which an empty file does not allow.
     if not files:
         raise ConfigError(
             f"format: {manifest.dataset}@v{manifest.version} has no rows in {', '.join(splits)}, and files of format "
             f"{form.format!r} cannot be empty"
         )
     # 3. Files about the others.
-    for name, data in layout.export_index(files).items():
-        files.append(put_file(folder / name, data))
+    for file_name, content in layout.export_index(files).items():
+        files.append(put_file(folder / file_name, content))
     return layout.schema, files
 
 
 def _naming(
     splits: Sequence[str], layout: TokenLayout, form: FileFormat, options: ExportOptions
 ) -> str | None:
-    """Return the names of files; None: that of their split. ConfigError if they
-    cannot be as they were asked for.
+    """Return the names of files; None: that of their split.
+
+    ConfigError if an option asks for names that the format cannot have.
     """
     if options.provenance:
         raise ConfigError(
             f"provenance: set, but format {form.format!r} has no columns for it; leave it out, or export parquet, "
             "arrow or jsonl"
         )
+    # MDS and litdata name their shards in an index; other names would not be found.
     check_names(splits, form, options)
     if layout.has_folders and options.naming != DEFAULT_NAMING:
         raise ConfigError(
             f"naming: {options.naming!r}, but files of format {form.format!r} have the names that its readers expect; "
             "leave it out"
         )
+    # A single file has the plain name that trainers are configured with, `train.bin`.
     is_one_file = options.num_shards is None and options.max_bytes(form) is None
     if is_one_file and options.naming == DEFAULT_NAMING:
         return None
@@ -157,8 +162,9 @@ def _token_rows(
     facts: TokenFacts,
     begin_row: int,
 ) -> Iterator[TokenRows]:
-    """Yield the rows of a version's split from a row on, a row group at a time; every
-    page's checksum is verified.
+    """Yield the rows of a version's split, a row group at a time.
+
+    Every page's checksum is verified.
     """
     with StoredRows(store, manifest, split) as rows:
 

@@ -87,19 +87,20 @@ class TokenRows:
     @classmethod
     def of(cls, batch: pa.RecordBatch) -> Self:
         """Return the rows of a batch with the stored columns of :data:`COLUMNS`."""
-        names = batch.schema.names
+        # Only `input_ids` is in every version; the others depend on how it was built.
+        column_names = batch.schema.names
         row_offsets = _offsets_of(batch.column("input_ids"))
         segment_lengths = None
         segment_offsets = None
-        if "segment_lengths" in names:
+        if "segment_lengths" in column_names:
             segments: Any = batch.column("segment_lengths")
             segment_lengths = segments.flatten().to_numpy().astype(np.int64)
             segment_offsets = _offsets_of(segments)
         attention_mask = None
-        if "attention_mask" in names:
+        if "attention_mask" in column_names:
             attention_mask = _flat(batch.column("attention_mask")).astype(np.bool_)
         loss_mask = None
-        if "loss_mask" in names:
+        if "loss_mask" in column_names:
             loss_mask = _flat(batch.column("loss_mask"))
         return cls(
             input_ids=_flat(batch.column("input_ids")),
@@ -113,6 +114,7 @@ class TokenRows:
     @classmethod
     def of_packed(cls, row_group: PackedGroup) -> Self:
         """Return the rows of a decoded row group of a packed version."""
+        # All rows have one length, from which the offsets follow.
         assert row_group.segments is not None
         loss_mask = None
         if row_group.learned is not None:
@@ -135,22 +137,21 @@ class TokenRows:
             eos_id: Id of EOS.
         """
         # 1. Documents that do not end with EOS; those without ids end with nothing.
-        ends = self.row_offsets[1:]
+        document_ends = self.row_offsets[1:]
         lengths = np.diff(self.row_offsets)
-        lacks_eos = lengths == 0
-        lacks_eos[lengths > 0] = self.input_ids[ends[lengths > 0] - 1] != eos_id
-        # 2. One id is inserted behind each of them.
-        places = ends[lacks_eos]
+        has_ids = lengths > 0
+        lacks_eos = ~has_ids
+        lacks_eos[has_ids] = self.input_ids[document_ends[has_ids] - 1] != eos_id
+        # 2. One id is inserted behind each of them. Its mask is that of the id before
+        #    it; a document without ids has none.
+        insert_indices = document_ends[lacks_eos]
         loss_mask = self.loss_mask
         if loss_mask is not None:
-            before = np.concatenate(
-                [np.zeros(1, np.bool_), loss_mask]
-            )  # a document without ids has nothing before
-            loss_mask = np.insert(
-                loss_mask, places, before[places] & (lengths[lacks_eos] > 0)
-            )
+            mask_before = np.concatenate([np.zeros(1, np.bool_), loss_mask])
+            eos_mask = mask_before[insert_indices] & has_ids[lacks_eos]
+            loss_mask = np.insert(loss_mask, insert_indices, eos_mask)
         return TokenRows(
-            input_ids=np.insert(self.input_ids, places, eos_id),
+            input_ids=np.insert(self.input_ids, insert_indices, eos_id),
             row_offsets=offsets_of(lengths + lacks_eos),
             loss_mask=loss_mask,
         )
@@ -158,8 +159,8 @@ class TokenRows:
     def rows(self, first: int, end: int) -> TokenRows:
         """Return the rows ``first .. end``."""
         # Arrays of ids are views; offsets begin at 0 again.
-        begin = int(self.row_offsets[first])
-        ids = slice(begin, int(self.row_offsets[end]))
+        first_id = int(self.row_offsets[first])
+        id_range = slice(first_id, int(self.row_offsets[end]))
         segment_lengths = None
         segment_offsets = None
         if self.segment_lengths is not None and self.segment_offsets is not None:
@@ -169,57 +170,54 @@ class TokenRows:
                 first_segment : int(self.segment_offsets[end])
             ]
         return TokenRows(
-            input_ids=self.input_ids[ids],
-            row_offsets=self.row_offsets[first : end + 1] - begin,
+            input_ids=self.input_ids[id_range],
+            row_offsets=self.row_offsets[first : end + 1] - first_id,
             segment_lengths=segment_lengths,
             segment_offsets=segment_offsets,
-            attention_mask=_part(self.attention_mask, ids),
-            loss_mask=_part(self.loss_mask, ids),
+            attention_mask=_part(self.attention_mask, id_range),
+            loss_mask=_part(self.loss_mask, id_range),
         )
 
     def segment_ids(self) -> Int32:
-        """Return 1 for the ids of the first segment of a packed row, 2 for the
-        second and so on; 0 for padding.
+        """Return the number of the segment of each id in its packed row, from 1.
+
+        Padding has 0.
         """
         assert self.segment_lengths is not None
         assert self.segment_offsets is not None
-        # 1. Number of each segment in its row.
+        # 1. Number of each segment in its row: its index, less that of the row's first.
         row_sizes = np.diff(self.segment_offsets)
-        numbers = (
-            np.arange(len(self.segment_lengths))
-            - np.repeat(self.segment_offsets[:-1], row_sizes)
-            + 1
-        )
+        first_segments = np.repeat(self.segment_offsets[:-1], row_sizes)
+        segment_numbers = np.arange(len(self.segment_lengths)) - first_segments + 1
         # 2. The padding of each row is one more run, with the number 0.
-        paddings = self._paddings()
-        run_lengths = np.insert(
-            self.segment_lengths, self.segment_offsets[1:], paddings
-        )
-        run_numbers = np.insert(numbers, self.segment_offsets[1:], 0)
+        row_ends = self.segment_offsets[1:]
+        run_lengths = np.insert(self.segment_lengths, row_ends, self._paddings())
+        run_numbers = np.insert(segment_numbers, row_ends, 0)
+        # 3. Each number is repeated for the ids of its run.
         return np.repeat(run_numbers.astype(np.int32), run_lengths)
 
     def sequences(self) -> Sequences:
         """Return the segments of packed rows, or the documents, without padding."""
-        rows = len(self)
+        # 1. Lengths of the sequences, and the ids that are no padding; None: all are.
+        row_count = len(self)
         lengths = np.diff(self.row_offsets)
-        row_sizes = np.ones(rows, np.int64)
+        row_sizes = np.ones(row_count, np.int64)
         is_document: Bools | None = None
         if self.segment_lengths is not None and self.segment_offsets is not None:
             lengths = self.segment_lengths
             row_sizes = np.diff(self.segment_offsets)
+            # The segments of a packed row lie at its beginning: two runs for each row.
             paddings = self._paddings()
             if paddings.any():
-                run_lengths = np.column_stack(
-                    [np.diff(self.row_offsets) - paddings, paddings]
-                )
-                is_document = np.repeat(
-                    np.tile([True, False], rows), run_lengths.reshape(-1)
-                )
+                row_tokens = np.diff(self.row_offsets) - paddings
+                run_lengths = np.column_stack([row_tokens, paddings]).reshape(-1)
+                is_document = np.repeat(np.tile([True, False], row_count), run_lengths)
         elif self.attention_mask is not None:
             # Padding of documents may be on either side: the mask says where it is.
             is_document = self.attention_mask
             tokens_before = offsets_of(is_document)
             lengths = np.diff(tokens_before[self.row_offsets])
+        # 2. Ids and loss mask, copied only if there is padding to leave out.
         if is_document is None:
             return Sequences(self.input_ids, lengths, row_sizes, self.loss_mask)
         loss_mask = self.loss_mask

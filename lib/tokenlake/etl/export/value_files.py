@@ -1,5 +1,6 @@
-"""Files of a split that are divided by the values of a column:
-``train-lang=en-00000-of-00001.parquet``.
+"""Files of a split that are divided by the values of a column.
+
+For example ``train-lang=en-00000-of-00001.parquet``.
 """
 
 from __future__ import annotations
@@ -54,8 +55,7 @@ class SplitFiles(Protocol):
 
 @final
 class FilesByValue:
-    """Files of one split while they are written, each with the rows of one value of a
-    column.
+    """Files of one split while they are written, each with the rows of one value.
 
     In names a value is percent-encoded, and null is ``~null``.
 
@@ -81,13 +81,14 @@ class FilesByValue:
     ) -> None:
         if column not in schema.names:
             raise expected("shard_column", column, f"one of {', '.join(schema.names)}")
-        kind: Any = schema.field(column).type
-        if not (
-            kind in STRINGS or pa.types.is_integer(kind) or pa.types.is_boolean(kind)
-        ):
+        # Values of other types, such as lists, have no short form for a name.
+        column_type: Any = schema.field(column).type
+        is_number = pa.types.is_integer(column_type)
+        is_truth_value = pa.types.is_boolean(column_type)
+        if column_type not in STRINGS and not is_number and not is_truth_value:
             raise ConfigError(
-                f"shard_column: {column!r} is a column of {kind}, expected text, whole numbers or booleans, which "
-                "can be part of file names"
+                f"shard_column: {column!r} is a column of {column_type}, expected text, whole numbers or booleans, "
+                "which can be part of file names"
             )
         self._split = split
         self._column = column
@@ -107,30 +108,34 @@ class FilesByValue:
         codes = values.indices.to_numpy()
         for code, value in enumerate(values.dictionary.to_pylist()):
             value_rows = batch.take(_ARROW.array(np.flatnonzero(codes == code)))
-            name = self._name_of(value)
-            finished_rows = min(self._finished_rows[name], len(value_rows))
-            self._finished_rows[name] -= finished_rows
-            self._files[name].add(value_rows.slice(finished_rows))
+            value_name = self._name_of(value)
+            # The first rows of a value are those that its finished shards hold.
+            finished_rows = min(self._finished_rows[value_name], len(value_rows))
+            self._finished_rows[value_name] -= finished_rows
+            self._files[value_name].add(value_rows.slice(finished_rows))
 
     @property
     def rows(self) -> int:
-        """Number of rows before the first one that must be added: 0, because the
-        finished shards of values hold rows from everywhere.
+        """Number of rows before the first one that must be added: always 0.
+
+        The finished shards of values hold rows from everywhere in the split.
         """
         return 0
 
     def finish(self, naming: str | None) -> list[FlatFile]:
-        """Close all files, name them, and return them by value; at least one, even
-        without rows.
+        """Close all files, name them, and return them by value.
+
+        There is at least one file, even without rows.
         """
         # Sorted by name: the order in which values came up depends on the rows.
         all_files = [self._files[name] for name in sorted(self._files)]
         if not all_files:
             all_files = [self._opened(self._split)]
+        # Names contain the value, but the rows are of the split.
         finished: list[FlatFile] = []
-        for files in all_files:
-            for file in files.finish(naming):
-                finished.append(replace(file, split=self._split))
+        for value_files in all_files:
+            for flat_file in value_files.finish(naming):
+                finished.append(replace(flat_file, split=self._split))
         return finished
 
     def __enter__(self) -> FilesByValue:
@@ -142,19 +147,20 @@ class FilesByValue:
 
     def _name_of(self, value: Any) -> str:
         """Return the name of a value, whose files are opened with its first row."""
-        name = "~null"
+        # `~` is encoded in values, so that no text has the name of null.
+        value_name = "~null"
         if value is not None:
-            name = quote(str(value), safe="").replace("~", "%7E")
-        if name in self._files:
-            return name
-        if len(name) > _LONGEST_VALUE:
-            raise self._unfit(f"the value {name}")
+            value_name = quote(str(value), safe="").replace("~", "%7E")
+        if value_name in self._files:
+            return value_name
+        if len(value_name) > _LONGEST_VALUE:
+            raise self._unfit(f"the value {value_name}")
         if len(self._files) == _MOST_VALUES:
             raise self._unfit(f"more than {_MOST_VALUES} values")
-        series = f"{self._split}-{quote(self._column, safe='')}={name}"
-        self._files[name] = self._opened(series)
-        self._finished_rows[name] = self._files[name].rows
-        return name
+        series = f"{self._split}-{quote(self._column, safe='')}={value_name}"
+        self._files[value_name] = self._opened(series)
+        self._finished_rows[value_name] = self._files[value_name].rows
+        return value_name
 
     def _unfit(self, values: str) -> ConfigError:
         return ConfigError(

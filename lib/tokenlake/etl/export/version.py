@@ -1,5 +1,7 @@
-"""A committed version as a flat directory: other formats, other numbers of files,
-one source or split alone.
+"""A committed version as a flat directory.
+
+The format and the number of files may differ, and one source or split may be exported
+alone.
 """
 
 from __future__ import annotations
@@ -196,11 +198,13 @@ def exported(
         ConfigError, IntegrityError: as :func:`export_version`.
     """
     # 1. An export that is there already.
-    flat = target.manifest()
-    is_same = flat is not None and _is_export(flat, manifest, form, options)
-    if flat is not None and is_same and target.is_whole(flat):
+    flat_manifest = target.manifest()
+    is_same = flat_manifest is not None and _is_export(
+        flat_manifest, manifest, form, options
+    )
+    if flat_manifest is not None and is_same and target.is_whole(flat_manifest):
         target.clear()
-        return WriteStats.of(flat, target.url)
+        return WriteStats.of(flat_manifest, target.url)
     # 2. A new one, or the rest of an interrupted one.
     export = {
         "format": form.format,
@@ -214,7 +218,7 @@ def exported(
         discard_interrupted=overwrite or discard_interrupted,
     ) as work_folder:
         shard_folder = ShardFolder.resumed(work_folder / SHARDS, export, written_by)
-        flat = write_version(
+        flat_manifest = write_version(
             store,
             manifest,
             work_folder / NEW,
@@ -223,11 +227,12 @@ def exported(
             shard_folder=shard_folder,
             on_progress=on_progress,
         )
-    return WriteStats.of(flat, target.url)
+    return WriteStats.of(flat_manifest, target.url)
 
 
 def _packages_of(form: FileFormat) -> dict[str, str]:
     """Return the name and version of each package that decides the bytes of files."""
+    # Bytes of Parquet and Arrow files depend on the release of pyarrow.
     packages = {"tokenlake": __version__, "pyarrow": package_version("pyarrow")}
     if form.format == "array_record":
         with suppress(PackageNotFoundError):  # a missing one is an error of its own
@@ -251,6 +256,7 @@ def _report_progress(
         options: Options of the export.
         on_progress: Function to call.
     """
+    # Totals. Without a number of files, that of shards is known at the end alone.
     rows_total = 0
     for split in splits:
         if split in manifest.splits:
@@ -270,9 +276,10 @@ def _report_progress(
         )
         on_progress(progress)
 
+    # An interrupted export begins with a report, before its first new shard.
     shard_folder.on_shard = report
-    _complete_shards, rows = shard_folder.counts
-    if rows:
+    _complete_shards, finished_rows = shard_folder.counts
+    if finished_rows:
         report(is_resumed=True)
 
 
@@ -280,6 +287,8 @@ def _is_export(
     flat: FlatManifest, manifest: Manifest, form: FileFormat, options: ExportOptions
 ) -> bool:
     """Return True if a flat directory is this export of a version."""
+    # The facts contain the hash of the version's manifest, so that an equal name of
+    # another store does not count.
     if (flat.format, flat.compression) != (form.format, form.compression):
         return False
     return flat.made_of.get("export") == _export_facts(manifest, form, options)
@@ -288,9 +297,7 @@ def _is_export(
 def _export_facts(
     manifest: Manifest, form: FileFormat, options: ExportOptions
 ) -> dict[str, Any]:
-    """Return the facts by which a flat directory says that it is an export of a
-    version.
-    """
+    """Return the facts by which a flat directory is known as an export."""
     facts = {
         "dataset": manifest.dataset,
         "version": manifest.version,
@@ -299,9 +306,9 @@ def _export_facts(
         "max_shard_size": options.max_bytes(form),
     }
     # Exports of older releases have no facts of options that came later.
-    for name in ("shard_column", "dtype", "drop_loss_mask", "append_eos"):
-        if not facts[name]:
-            del facts[name]
+    for option in ("shard_column", "dtype", "drop_loss_mask", "append_eos"):
+        if not facts[option]:
+            del facts[option]
     return facts
 
 
@@ -316,8 +323,9 @@ def write_version(
     shard_folder: ShardFolder | None = None,
     on_progress: Callable[[ExportProgress], object] | None = None,
 ) -> FlatManifest:
-    """Write the files of an export into a folder, and configuration, tokenizer and
-    manifest below ``_tokenlake/``.
+    """Write the files of an export into a folder.
+
+    Configuration, tokenizer and manifest lie below ``_tokenlake/``.
 
     Args:
         store: Store of the version.
@@ -332,6 +340,7 @@ def write_version(
     Raises:
         ConfigError, IntegrityError: as :func:`export_version`.
     """
+    # The rows may be those of one source; all other facts are those of the version.
     splits = _splits_of(manifest, options)
     chosen = manifest
     if options.source is not None:
@@ -341,20 +350,22 @@ def write_version(
     if on_progress is not None:
         _report_progress(shard_folder, chosen, splits, options, on_progress)
     # 1. Rows.
-    write = write_tokens
+    write_files = write_tokens
     if form.is_of_rows:
-        write = write_rows
-    schema, files = write(store, chosen, splits, folder, form, options, shard_folder)
+        write_files = write_rows
+    schema, files = write_files(
+        store, chosen, splits, folder, form, options, shard_folder
+    )
     # 2. Other files of the version.
     layout = Layout(manifest.dataset, manifest.version)
     copied_folders = [f"{TOKENIZER}/"]
     if quarantine:
         copied_folders.append(f"{QUARANTINE}/")
-    for path in manifest.other_files:
-        if path == CONFIG or path.startswith(tuple(copied_folders)):
-            target = folder / FOLDER / path
+    for file_path in manifest.other_files:
+        if file_path == CONFIG or file_path.startswith(tuple(copied_folders)):
+            target = folder / FOLDER / file_path
             target.parent.mkdir(parents=True, exist_ok=True)
-            store.download(layout.key(path), target)
+            store.download(layout.key(file_path), target)
     # 3. The manifest of the directory.
     made_of = {
         "fingerprint": manifest.fingerprint,
@@ -370,27 +381,26 @@ def write_version(
 
 def _splits_of(manifest: Manifest, options: ExportOptions) -> tuple[str, ...]:
     """Return the names of the splits to export."""
+    # A version without rows has no splits, and its export has one empty file.
     splits = tuple(manifest.splits) or ("train",)
     if options.split is None:
         return splits
     if options.split not in splits:
-        name = f"{manifest.dataset}@v{manifest.version}"
+        version_name = f"{manifest.dataset}@v{manifest.version}"
         raise ConfigError(
-            f"split: {name} has no {options.split!r}; expected one of {', '.join(splits)}"
+            f"split: {version_name} has no {options.split!r}; expected one of {', '.join(splits)}"
         )
     return (options.split,)
 
 
 def _of_source(store: ReadStore, manifest: Manifest, source: str) -> Manifest:
-    """Return the manifest of a version as if it had the files of one source alone. A
-    unit is of one source.
-    """
+    """Return the manifest of a version as if it had one source alone."""
     # The rows of a mixture are of many sources in turn; its files cannot be divided.
-    name = f"{manifest.dataset}@v{manifest.version}"
+    version_name = f"{manifest.dataset}@v{manifest.version}"
     if manifest.mixture is not None:
-        raise _no_such_source(name, source, "none, because its rows are mixed")
+        raise _no_such_source(version_name, source, "none, because its rows are mixed")
     if source not in manifest.accounts:
-        raise _no_such_source(name, source, ", ".join(manifest.accounts))
+        raise _no_such_source(version_name, source, ", ".join(manifest.accounts))
     if len(manifest.accounts) == 1:
         return manifest
     # The ledger states the source of each unit, and a file is of one unit.
@@ -399,12 +409,12 @@ def _of_source(store: ReadStore, manifest: Manifest, source: str) -> Manifest:
     )
     if not records:
         raise ConfigError(
-            f"source: {name} has no ledger, which assigns units to {source!r}; export all"
+            f"source: {version_name} has no ledger, which assigns units to {source!r}; export all"
         )
-    files = tuple(
+    source_files = tuple(
         file for file in manifest.files if records[file.unit].source == source
     )
-    return replace(manifest, files=files)
+    return replace(manifest, files=source_files)
 
 
 def _no_such_source(name: str, source: str, sources: str) -> ConfigError:

@@ -1,5 +1,6 @@
-"""File layouts of other trainers: their headers, indexes and type codes, for writing
-and for reading.
+"""File layouts of other trainers, for writing and for reading.
+
+They are headers, indexes and type codes.
 
 A module describes one layout, as bytes and arrays. Exports
 (:mod:`tokenlake.etl.export`) write files with it, and the sources that read such files

@@ -17,7 +17,9 @@ from tokenlake.etl.layouts.metadata_file import METADATA as METADATA
 from tokenlake.etl.layouts.metadata_file import metadata_bytes, read_metadata
 
 SUFFIX: Final = ".array_record"
+
 ID_TYPE: Final = "<i4"
+"""Type of all numbers of a record, ids and masks."""
 
 WRITER_OPTIONS: Final = "group_size:1,uncompressed"
 """Options of the writer: Grain reads single records."""

@@ -24,10 +24,10 @@ def fixed_parts(numbers: npt.NDArray[Any]) -> pa.LargeBinaryArray:
     Args:
         numbers: Numbers of the rows, [rows, n]; little-endian.
     """
-    rows, row_numbers = numbers.shape
-    offsets = np.arange(rows + 1, dtype=np.int64) * (
-        row_numbers * numbers.dtype.itemsize
-    )
+    # All rows have one size, from which the offsets follow.
+    row_count, numbers_per_row = numbers.shape
+    row_bytes = numbers_per_row * numbers.dtype.itemsize
+    offsets = np.arange(row_count + 1, dtype=np.int64) * row_bytes
     return binary_over(offsets, _ARROW.py_buffer(np.ascontiguousarray(numbers)))
 
 
@@ -46,15 +46,16 @@ def ragged_parts(numbers: npt.NDArray[Any], row_offsets: Int64) -> pa.LargeBinar
 
 def joined(parts: list[pa.LargeBinaryArray]) -> pa.LargeBinaryArray:
     """Return the records, each of them the parts of one row in order."""
-    return _COMPUTE.binary_join_element_wise(
-        *parts, _ARROW.scalar(b"", pa.large_binary())
-    )
+    # Arrow puts its last argument between the parts: no bytes.
+    separator = _ARROW.scalar(b"", pa.large_binary())
+    return _COMPUTE.binary_join_element_wise(*parts, separator)
 
 
 def record_bytes(records: pa.LargeBinaryArray) -> memoryview:
     """Return the bytes of all records, end to end, without copying them."""
-    offsets, data = _buffers(records)
-    return data[int(offsets[0]) : int(offsets[-1])]
+    # An array that is a slice begins inside of its buffer.
+    offsets, data_bytes = _buffers(records)
+    return data_bytes[int(offsets[0]) : int(offsets[-1])]
 
 
 def record_sizes(records: pa.LargeBinaryArray) -> Int64:
@@ -64,12 +65,13 @@ def record_sizes(records: pa.LargeBinaryArray) -> Int64:
 
 
 def _buffers(records: pa.LargeBinaryArray) -> tuple[Int64, memoryview]:
-    """Return views of the offsets of records, int64[rows + 1], and of the bytes that
-    they point into.
-    """
-    _, offsets, data = records.buffers()
-    if offsets is None or data is None:
+    """Return views of the offsets of records, int64[rows + 1], and of their bytes."""
+    # Arrow leaves buffers out that would be empty. Offsets of large binaries have 8
+    # bytes each, and those of a slice begin at its first record.
+    _validity, offset_buffer, data_buffer = records.buffers()
+    if offset_buffer is None or data_buffer is None:
         return np.zeros(len(records) + 1, np.int64), memoryview(b"")
-    return np.frombuffer(
-        memoryview(offsets), np.int64, len(records) + 1, records.offset * 8
-    ), memoryview(data)
+    offsets = np.frombuffer(
+        memoryview(offset_buffer), np.int64, len(records) + 1, records.offset * 8
+    )
+    return offsets, memoryview(data_buffer)

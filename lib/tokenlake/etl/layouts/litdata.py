@@ -93,7 +93,10 @@ _PIECE_BYTES: Final = 1 << 22
 """Bytes that are decompressed at a time."""
 
 _LEAF: Final[dict[str, Any]] = {"type": None, "context": None, "children_spec": []}
+"""Specification of a single array in PyTorch's pytree."""
+
 _SPEC_VERSION: Final = 1
+"""Version of the specification."""
 
 
 def chunk_name(index: int, compression: str | None = None) -> str:
@@ -110,8 +113,8 @@ def compressed(content: bytes, compression: str) -> bytes:
         content: Bytes of the chunk.
         compression: Name of the compression, ``zstd``.
     """
-    codec = _ARROW.Codec(compression, compression_level=_ZSTD_LEVEL)
-    return codec.compress(content, asbytes=True)
+    zstd_codec = _ARROW.Codec(compression, compression_level=_ZSTD_LEVEL)
+    return zstd_codec.compress(content, asbytes=True)
 
 
 def decompressed(data: bytes, content_bytes: int, path: str) -> bytes:
@@ -125,30 +128,33 @@ def decompressed(data: bytes, content_bytes: int, path: str) -> bytes:
     Raises:
         DamagedFileError: The bytes are no zstd, or their content has another size.
     """
+    # 1. The content, in pieces: the size that the index states is not trusted.
     pieces: list[bytes] = []
-    size = 0
+    total_bytes = 0
     try:
         with _ARROW.CompressedInputStream(_ARROW.BufferReader(data), "zstd") as stream:
             # Memory grows with the content, whatever the index states. One byte more
             # than that is damage, and the rest is not read.
-            while size <= content_bytes:
-                piece = stream.read(min(_PIECE_BYTES, content_bytes + 1 - size))
+            while total_bytes <= content_bytes:
+                free_bytes = content_bytes + 1 - total_bytes
+                piece = stream.read(min(_PIECE_BYTES, free_bytes))
                 if not piece:
                     break
                 pieces.append(piece)
-                size += len(piece)
+                total_bytes += len(piece)
     except OSError as error:
         raise DamagedFileError(
             f"{path}: it cannot be decompressed ({error}); it was cut or damaged",
             path=path,
         ) from error
-    if size != content_bytes:
-        got = f"more than {content_bytes}"
-        if size < content_bytes:
-            got = str(size)
+    # 2. The size must be exact: items are found by offsets into the content.
+    if total_bytes != content_bytes:
+        size_text = f"more than {content_bytes}"
+        if total_bytes < content_bytes:
+            size_text = str(total_bytes)
         raise DamagedFileError(
-            f"{path}: its content has {got} bytes, its index states {content_bytes}. One of them is damaged: replace "
-            "both",
+            f"{path}: its content has {size_text} bytes, its index states {content_bytes}. One of them is damaged: "
+            "replace both",
             path=path,
         )
     return b"".join(pieces)
@@ -192,8 +198,9 @@ class Items:
         max_bytes: int | None,
         compression: str | None = None,
     ) -> bytes:
-        """Return the bytes of ``index.json``. No clock is in it, so that equal chunks
-        make equal bytes.
+        """Return the bytes of ``index.json``.
+
+        No clock is in it, so that equal chunks make equal bytes.
 
         Args:
             chunks: Entries of the chunks.
@@ -202,26 +209,30 @@ class Items:
         """
         # The specification is that of PyTorch's pytree: a leaf, or a dictionary of
         # leaves, as JSON inside of JSON.
-        spec: dict[str, Any] = _LEAF
+        data_spec: dict[str, Any] = _LEAF
         item_loader = "TokensLoader"
         if not self.is_stream:
-            spec = {
+            data_spec = {
                 "type": "builtins.dict",
                 "context": json.dumps(list(self.types)),
                 "children_spec": [_LEAF] * len(self.types),
             }
             item_loader = "PyTreeLoader"
+        data_formats = [
+            f"no_header_tensor:{TYPE_CODES[type_name]}"
+            for type_name in self.types.values()
+        ]
+        # Keys without a value are those that litdata's own writer states, too.
         config = {
             "compression": compression,
             "chunk_size": None,
             "chunk_bytes": max_bytes,
-            "data_format": [
-                f"no_header_tensor:{TYPE_CODES[dtype]}" for dtype in self.types.values()
-            ],
-            "data_spec": json.dumps([_SPEC_VERSION, spec]),
+            "data_format": data_formats,
+            "data_spec": json.dumps([_SPEC_VERSION, data_spec]),
             "encryption": None,
             "item_loader": item_loader,
         }
+        # Sorted keys below: the order of a dictionary must not decide the bytes.
         entries: list[dict[str, Any]] = []
         for chunk in chunks:
             entries.append(
@@ -246,13 +257,17 @@ class Items:
             row_offsets: Offset of each row in the arrays, int64[rows + 1].
         """
         # Ids of a stream have no head; a dictionary begins with the sizes of its values.
-        parts = [ragged_parts(arrays[name], row_offsets) for name in self.types]
+        value_parts: list[pa.LargeBinaryArray] = []
+        for value_name in self.types:
+            value_parts.append(ragged_parts(arrays[value_name], row_offsets))
         if self.is_stream:
-            return parts[0]
+            return value_parts[0]
         lengths = np.diff(row_offsets)
-        sizes = [lengths * np.dtype(dtype).itemsize for dtype in self.types.values()]
-        heads = fixed_parts(np.column_stack(sizes).astype("<u4"))
-        return joined([heads, *parts])
+        value_sizes: list[Int64] = []
+        for type_name in self.types.values():
+            value_sizes.append(lengths * np.dtype(type_name).itemsize)
+        size_heads = fixed_parts(np.column_stack(value_sizes).astype("<u4"))
+        return joined([size_heads, *value_parts])
 
 
 @final
@@ -286,6 +301,7 @@ class LitdataIndex:
             DamagedFileError: The bytes are no such file, or its items are neither ids
                 nor dictionaries of arrays.
         """
+        # An index of another shape raises one of the errors below, which becomes ours.
         try:
             index = json.loads(data)
             config = index["config"]
@@ -299,15 +315,17 @@ class LitdataIndex:
                 )
                 entries.append(entry)
             # The names of a dictionary are in the order of the types.
-            types = [_type_name(data_format) for data_format in config["data_format"]]
-            spec = json.loads(config["data_spec"])[1]
-            is_stream = spec["type"] is None
-            names = ["input_ids"]
+            type_names = [
+                _type_name(data_format) for data_format in config["data_format"]
+            ]
+            data_spec = json.loads(config["data_spec"])[1]
+            is_stream = data_spec["type"] is None
+            value_names = ["input_ids"]
             if not is_stream:
-                names = json.loads(spec["context"])
+                value_names = json.loads(data_spec["context"])
             return cls(
                 tuple(entries),
-                Items(dict(zip(names, types, strict=True)), is_stream),
+                Items(dict(zip(value_names, type_names, strict=True)), is_stream),
                 config["compression"],
                 config.get("compression_level"),
             )
@@ -319,18 +337,17 @@ class LitdataIndex:
 
 
 def _type_name(data_format: str) -> str:
-    """Return the name of the type of ``no_header_tensor:CODE`` or
-    ``no_header_numpy:CODE``.
-    """
-    serializer, _, code = data_format.partition(":")
+    """Return the type's name of ``no_header_tensor:CODE`` (or ``no_header_numpy``)."""
+    # litdata numbers the types of NumPy and those of PyTorch differently.
+    serializer, _colon, type_code = data_format.partition(":")
     if serializer == "no_header_numpy":
-        return NUMPY_TYPES[int(code)]
+        return NUMPY_TYPES[int(type_code)]
     if serializer != "no_header_tensor":
         raise ValueError(
             f"values are of {data_format!r}, expected no_header_tensor or no_header_numpy"
         )
-    names = {number: name for name, number in TYPE_CODES.items()} | SECOND_CODES
-    return names[int(code)]
+    type_names = {code: name for name, code in TYPE_CODES.items()} | SECOND_CODES
+    return type_names[int(type_code)]
 
 
 def chunk_head(item_sizes: Int64) -> bytes:
@@ -339,9 +356,11 @@ def chunk_head(item_sizes: Int64) -> bytes:
     Args:
         item_sizes: Number of bytes of each item, int64[N].
     """
-    items = len(item_sizes)
-    offsets = offsets_of(item_sizes) + head_bytes(items)
-    return np.uint32(items).astype("<u4").tobytes() + offsets.astype("<u4").tobytes()
+    # Offsets count from the beginning of the file, and so include the head.
+    item_count = len(item_sizes)
+    offsets = offsets_of(item_sizes) + head_bytes(item_count)
+    count_bytes = np.uint32(item_count).astype("<u4").tobytes()
+    return count_bytes + offsets.astype("<u4").tobytes()
 
 
 def head_bytes(items: int) -> int:

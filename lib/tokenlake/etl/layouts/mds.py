@@ -106,8 +106,9 @@ class MdsColumns:
         return cls(tuple(sorted(columns, key=lambda column: column.name)))
 
     def config(self, size_limit: int | None) -> dict[str, Any]:
-        """Return the configuration of a shard, as its bytes and ``index.json`` state
-        it.
+        """Return the configuration of a shard.
+
+        Its bytes and ``index.json`` state it alike.
 
         Args:
             size_limit: Size in bytes at which a shard ends; None: no limit.
@@ -135,45 +136,47 @@ class MdsColumns:
         """
         # 1. The parts of a sample: of each column its shape, if that varies, and its
         #    numbers.
-        rows = len(row_offsets) - 1
         lengths = np.diff(row_offsets)
-        sizes: list[Int64] = []
-        parts: list[pa.LargeBinaryArray] = []
+        column_sizes: list[Int64] = []
+        sample_parts: list[pa.LargeBinaryArray] = []
         for column in self.columns:
             numbers = arrays[column.name]
             if column.length is None:
                 shapes, shape_bytes = _shape_parts(lengths)
-                sizes.append(shape_bytes + lengths * numbers.dtype.itemsize)
-                parts.append(shapes)
-            parts.append(ragged_parts(numbers, row_offsets))
+                column_sizes.append(shape_bytes + lengths * numbers.dtype.itemsize)
+                sample_parts.append(shapes)
+            sample_parts.append(ragged_parts(numbers, row_offsets))
         # 2. The sizes of the columns that vary come first.
-        if sizes:
-            size_heads = np.column_stack(sizes).astype("<u4")
-            parts.insert(0, fixed_parts(size_heads))
-        if not rows:
+        if column_sizes:
+            size_heads = np.column_stack(column_sizes).astype("<u4")
+            sample_parts.insert(0, fixed_parts(size_heads))
+        # 3. Without rows there are no parts to join.
+        if len(row_offsets) == 1:
             return _ARROW.array([], pa.large_binary())
-        return joined(parts)
+        return joined(sample_parts)
 
 
 def _shape_parts(lengths: Int64) -> tuple[pa.LargeBinaryArray, Int64]:
-    """Return the bytes of the shape of each array of one dimension, and their
-    number.
+    """Return the bytes of the shape of each array, and their number.
+
+    The arrays have one dimension.
     """
-    # The code is that of the smallest type which holds the length.
-    rows = len(lengths)
-    code = np.zeros(rows, np.int64)
-    code[lengths >= 1 << 8] = 1
-    code[lengths >= 1 << 16] = 2
-    # Each row has room for the longest shape; the bytes that it does not need are left
-    # out.
-    heads = np.zeros((rows, 5), np.uint8)
-    heads[:, 0] = 4 + code
-    heads[:, 1:] = lengths.astype("<u4").view(np.uint8).reshape(rows, 4)
-    shape_bytes = 1 + (1 << code)
+    # 1. The code is that of the smallest type which holds the length.
+    row_count = len(lengths)
+    type_codes = np.zeros(row_count, np.int64)
+    type_codes[lengths >= 1 << 8] = 1
+    type_codes[lengths >= 1 << 16] = 2
+    # 2. Each row has room for the longest shape; the bytes that it does not need are
+    #    left out. The first byte is dimensions * 4 + code, of one dimension.
+    shape_heads = np.zeros((row_count, 5), np.uint8)
+    shape_heads[:, 0] = 4 + type_codes
+    shape_heads[:, 1:] = lengths.astype("<u4").view(np.uint8).reshape(row_count, 4)
+    shape_bytes = 1 + (1 << type_codes)
     is_needed = np.arange(5) < shape_bytes[:, None]
-    return binary_over(
-        offsets_of(shape_bytes), _ARROW.py_buffer(heads[is_needed])
-    ), shape_bytes
+    shapes = binary_over(
+        offsets_of(shape_bytes), _ARROW.py_buffer(shape_heads[is_needed])
+    )
+    return shapes, shape_bytes
 
 
 def shard_head(config: Mapping[str, Any], sample_sizes: Int64) -> bytes:
@@ -184,14 +187,10 @@ def shard_head(config: Mapping[str, Any], sample_sizes: Int64) -> bytes:
         sample_sizes: Number of bytes of each sample, int64[N].
     """
     # The configuration lies between the offsets and the samples.
-    config_bytes = _config_bytes(config)
-    begin = head_bytes(config, len(sample_sizes))
-    offsets = offsets_of(sample_sizes) + begin
-    return (
-        struct.pack("<I", len(sample_sizes))
-        + offsets.astype("<u4").tobytes()
-        + config_bytes
-    )
+    sample_count = len(sample_sizes)
+    offsets = offsets_of(sample_sizes) + head_bytes(config, sample_count)
+    count_bytes = struct.pack("<I", sample_count)
+    return count_bytes + offsets.astype("<u4").tobytes() + _config_bytes(config)
 
 
 def head_bytes(config: Mapping[str, Any], samples: int) -> int:
@@ -214,8 +213,8 @@ def index_bytes(
     """
     # Hashes are left out: readers do not require them, and ours are in the manifest.
     entries: list[dict[str, Any]] = []
-    for name, size, samples in shards:
-        raw_data = {"basename": name, "bytes": size, "hashes": {}}
+    for file_name, file_bytes, samples in shards:
+        raw_data = {"basename": file_name, "bytes": file_bytes, "hashes": {}}
         entries.append(
             {**config, "samples": samples, "raw_data": raw_data, "zip_data": None}
         )
@@ -223,8 +222,9 @@ def index_bytes(
 
 
 def read_index(data: bytes, path: str) -> list[dict[str, Any]]:
-    """Return the entries of the shards of ``index.json``, each with the fields of
-    :meth:`MdsColumns.config`.
+    """Return the entries of the shards of ``index.json``.
+
+    Each has the fields of :meth:`MdsColumns.config`.
 
     Args:
         data: Bytes of the file.
@@ -234,13 +234,14 @@ def read_index(data: bytes, path: str) -> list[dict[str, Any]]:
         DamagedFileError: The bytes are no such file, of another version, or of another
             format.
     """
+    # Each entry states its format: MosaicML Streaming has others beside MDS.
     try:
         index = json.loads(data)
         shards = list(index["shards"])
-        for entry in shards:
-            if (entry["version"], entry["format"]) != (VERSION, "mds"):
+        for shard in shards:
+            if (shard["version"], shard["format"]) != (VERSION, "mds"):
                 raise ValueError(
-                    f"format {entry['format']!r} of version {entry['version']!r}"
+                    f"format {shard['format']!r} of version {shard['version']!r}"
                 )
     except (ValueError, TypeError, KeyError) as error:
         raise DamagedFileError(
@@ -260,21 +261,22 @@ def array_of(encoding: str, data: bytes | memoryview) -> npt.NDArray[np.generic]
     Raises:
         ValueError: The bytes or the encoding are no array of one dimension.
     """
-    name, _, arguments = encoding.partition(":")
-    dtype_name, _, shape = arguments.partition(":")
-    if name != "ndarray":
+    encoding_name, _colon, arguments = encoding.partition(":")
+    type_name, _colon, fixed_shape = arguments.partition(":")
+    if encoding_name != "ndarray":
         raise ValueError(f"the encoding is {encoding!r}, expected ndarray")
     # An encoding without a type, or without a shape, has them before the numbers.
-    view = memoryview(data)
-    if not dtype_name:
-        dtype_name = DYNAMIC_TYPES[view[0]]
-        view = view[1:]
-    if not shape:
-        dimensions, code = divmod(view[0], 4)
+    remaining = memoryview(data)
+    if not type_name:
+        type_name = DYNAMIC_TYPES[remaining[0]]
+        remaining = remaining[1:]
+    if not fixed_shape:
+        dimensions, type_code = divmod(remaining[0], 4)
         if dimensions != 1:
             raise ValueError(f"an array has {dimensions} dimensions, expected 1")
-        view = view[1 + np.dtype(_SHAPE_TYPES[code]).itemsize :]
-    return np.frombuffer(view, np.dtype(dtype_name).newbyteorder("<"))
+        # The shape itself is not needed: the numbers fill the rest.
+        remaining = remaining[1 + np.dtype(_SHAPE_TYPES[type_code]).itemsize :]
+    return np.frombuffer(remaining, np.dtype(type_name).newbyteorder("<"))
 
 
 DYNAMIC_TYPES: Final = {

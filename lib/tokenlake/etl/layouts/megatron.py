@@ -1,5 +1,6 @@
-"""The layout of Megatron-Core's ``IndexedDataset``: ids in ``NAME.bin``, and their
-borders in ``NAME.idx``.
+"""The layout of Megatron-Core's ``IndexedDataset``.
+
+The ids are in ``NAME.bin``, and their borders in ``NAME.idx``.
 
 ``NAME.bin`` is ids alone, one sequence after the other. ``NAME.idx`` is little-endian:
 
@@ -87,8 +88,9 @@ class MegatronIndex:
 
 
 def ids_type(vocab_size: int) -> str:
-    """Return the name of the type that Megatron's own tools write for a vocabulary
-    of this many ids.
+    """Return the name of the type that Megatron's own tools write.
+
+    It depends on the number of ids in the vocabulary.
     """
     if vocab_size < MOST_UINT16_IDS:
         return "uint16"
@@ -109,12 +111,11 @@ def write_index(
         sequence_lengths: Number of ids of each sequence, [S].
         document_sizes: Number of sequences of each document, [documents].
     """
-    # 1. The header.
-    code = TYPE_CODES[dtype.name]
+    # 1. The header. There is one border more than documents.
+    type_code = TYPE_CODES[dtype.name]
+    border_count = len(document_sizes) + 1
     file.write(
-        HEADER.pack(
-            MAGIC, VERSION, code, len(sequence_lengths), len(document_sizes) + 1
-        )
+        HEADER.pack(MAGIC, VERSION, type_code, len(sequence_lengths), border_count)
     )
     # 2. Lengths of the sequences, and the offsets that follow from them.
     for piece in _pieces(sequence_lengths):
@@ -134,8 +135,9 @@ def write_index(
 
 
 def _pieces(numbers: npt.NDArray[np.integer]) -> Iterator[npt.NDArray[np.integer]]:
-    for first in range(0, len(numbers), _PIECE):
-        yield numbers[first : first + _PIECE]
+    # An array that is mapped into memory is never read as a whole.
+    for first_index in range(0, len(numbers), _PIECE):
+        yield numbers[first_index : first_index + _PIECE]
 
 
 def read_index(data: bytes | memoryview, path: str) -> MegatronIndex:
@@ -154,17 +156,18 @@ def read_index(data: bytes | memoryview, path: str) -> MegatronIndex:
             path,
             f"it has {len(data)} bytes, expected at least {HEADER.size} of a header",
         )
-    magic, version, code, sequences, borders = HEADER.unpack_from(data)
+    magic, version, type_code, sequences, borders = HEADER.unpack_from(data)
     if magic != MAGIC:
         raise _damaged(path, f"it begins with {magic!r}, expected {MAGIC!r}")
     if version != VERSION:
         raise _damaged(path, f"it has version {version}, expected {VERSION}")
     type_names = {number: name for name, number in TYPE_CODES.items()}
-    if code not in type_names:
+    if type_code not in type_names:
         raise _damaged(
-            path, f"it has the type code {code}, expected one of {sorted(type_names)}"
+            path,
+            f"it has the type code {type_code}, expected one of {sorted(type_names)}",
         )
-    dtype = np.dtype(type_names[code]).newbyteorder("<")
+    id_type = np.dtype(type_names[type_code]).newbyteorder("<")
     # 2. The arrays. A file of multimodal data has more bytes after them.
     expected_bytes = HEADER.size + sequences * 12 + borders * 8
     if len(data) < expected_bytes:
@@ -173,33 +176,34 @@ def read_index(data: bytes | memoryview, path: str) -> MegatronIndex:
             f"it has {len(data)} bytes, expected {expected_bytes} for {sequences} sequences and {borders} document "
             "borders",
         )
-    place = HEADER.size
-    lengths = np.frombuffer(data, "<i4", sequences, place)
-    place += lengths.nbytes
-    sequence_offsets = np.frombuffer(data, "<i8", sequences, place)
-    place += sequence_offsets.nbytes
-    document_borders = np.frombuffer(data, "<i8", borders, place)
-    # 3. Their numbers.
+    byte_offset = HEADER.size
+    lengths = np.frombuffer(data, "<i4", sequences, byte_offset)
+    byte_offset += lengths.nbytes
+    sequence_offsets = np.frombuffer(data, "<i8", sequences, byte_offset)
+    byte_offset += sequence_offsets.nbytes
+    document_borders = np.frombuffer(data, "<i8", borders, byte_offset)
+    # 3. Their numbers. Lengths and offsets state the same thing, so that damage of one
+    #    of them shows.
     if (lengths < 0).any():
         raise _damaged(
             path, f"sequence {int((lengths < 0).argmax())} has a negative length"
         )
-    is_wrong = sequence_offsets != offsets_of(lengths)[:-1] * dtype.itemsize
+    is_wrong = sequence_offsets != offsets_of(lengths)[:-1] * id_type.itemsize
     if is_wrong.any():
         sequence = int(is_wrong.argmax())
         raise _damaged(
             path,
             f"sequence {sequence} does not begin where the sequence before it ends",
         )
-    is_whole = (
-        borders > 0 and document_borders[0] == 0 and document_borders[-1] == sequences
-    )
-    if not is_whole or (np.diff(document_borders) < 0).any():
+    covers_all = False
+    if borders > 0:
+        covers_all = document_borders[0] == 0 and document_borders[-1] == sequences
+    if not covers_all or (np.diff(document_borders) < 0).any():
         raise _damaged(
             path,
             f"its document borders do not rise from 0 to {sequences}, the number of sequences",
         )
-    return MegatronIndex(dtype, lengths, document_borders)
+    return MegatronIndex(id_type, lengths, document_borders)
 
 
 def _damaged(path: str, reason: str) -> DamagedFileError:

@@ -1,5 +1,6 @@
-"""``metadata.json`` beside files that do not describe themselves: the fields of a
-dataclass as JSON.
+"""``metadata.json`` beside files that do not describe themselves.
+
+It holds the fields of a dataclass as JSON.
 """
 
 from __future__ import annotations
@@ -19,8 +20,9 @@ T = TypeVar("T", bound="DataclassInstance")
 
 
 def metadata_bytes(metadata: DataclassInstance) -> bytes:
-    """Return the bytes of the file. No clock is in it, so that equal fields make equal
-    bytes.
+    """Return the bytes of the file.
+
+    No clock is in it, so that equal fields make equal bytes.
     """
     return json.dumps(asdict(metadata), indent=1, sort_keys=True).encode() + b"\n"
 
@@ -36,10 +38,14 @@ def read_metadata(kind: type[T], data: bytes, path: str) -> T:
     Raises:
         DamagedFileError: The bytes are no JSON, or have other fields.
     """
+    # Anything but an object of these fields raises one of the errors below.
     try:
         fields: dict[str, Any] = {}
-        for name, value in json.loads(data).items():
-            fields[name] = tuple(value) if isinstance(value, list) else value
+        for field_name, value in json.loads(data).items():
+            if isinstance(value, list):
+                fields[field_name] = tuple(value)
+            else:
+                fields[field_name] = value
         return kind(**fields)
     except (ValueError, TypeError, AttributeError) as error:
         expected_fields = ", ".join(kind.__dataclass_fields__)

@@ -1,5 +1,6 @@
-"""The layout of nanoGPT and OLMo-core: ids alone, with no header, in ``NAME.bin`` or
-``NAME.npy``.
+"""The layout of nanoGPT and OLMo-core.
+
+The ids have no header, in ``NAME.bin`` or ``NAME.npy``.
 
 Both trainers map the bytes of a file as an array of one type that their configuration
 states; a ``.npy`` file of OLMo-core has no NumPy header either. Files beside the ids
@@ -48,6 +49,7 @@ MOST_UINT16_IDS: Final = 1 << 16
 _ARROW: Final[Any] = pa
 _CSV: Final[Any] = csv
 _GZIP_LEVEL: Final = 1
+"""Level of compression: level 6 makes files a third smaller, in seven times the time."""
 
 
 def ids_type(vocab_size: int) -> str:
@@ -114,13 +116,13 @@ class BordersWriter:
             ends: Index after its last id, int64[n].
         """
         # Arrow writes numbers as text without a Python object for each.
-        lines = _ARROW.RecordBatch.from_arrays(
+        border_lines = _ARROW.RecordBatch.from_arrays(
             [_over(starts), _over(ends)], names=["start", "end"]
         )
         options = _CSV.WriteOptions(include_header=False)
-        sink = _ARROW.BufferOutputStream()
-        _CSV.write_csv(lines, sink, options)
-        self._stream.write(sink.getvalue())
+        csv_buffer = _ARROW.BufferOutputStream()
+        _CSV.write_csv(border_lines, csv_buffer, options)
+        self._stream.write(csv_buffer.getvalue())
 
     def close(self) -> None:
         """Write the end of the compressed stream."""
@@ -134,8 +136,7 @@ def _over(numbers: Int64) -> Any:
 
 
 def read_borders(data: bytes, path: str) -> Int64:
-    """Return the borders of a ``.csv.gz`` file: start and end of each document,
-    int64[n, 2].
+    """Return start and end of each document of a ``.csv.gz`` file, int64[n, 2].
 
     Fields of a line after the first two are ignored, as OLMo-core does.
 
@@ -148,8 +149,8 @@ def read_borders(data: bytes, path: str) -> Int64:
             before it.
     """
     try:
-        text = gzip.decompress(data)
-        borders = _parsed(text)
+        csv_text = gzip.decompress(data)
+        borders = _parsed(csv_text)
     except (OSError, EOFError, ValueError) as error:  # Arrow's errors are ValueErrors
         raise DamagedFileError(
             f"{path}: {error}; expected gzip of lines start,end", path=path
@@ -165,17 +166,23 @@ def read_borders(data: bytes, path: str) -> Int64:
     return borders
 
 
-def _parsed(text: bytes) -> Int64:
+def _parsed(csv_text: bytes) -> Int64:
     """Return the first two fields of each line, int64[n, 2]."""
-    if not text:
+    # Arrow refuses a file without lines, which a file without documents has.
+    if not csv_text:
         return np.zeros((0, 2), np.int64)
     # Columns without a heading are called f0, f1 and so on.
-    names = ["f0", "f1"]
-    read = _CSV.ReadOptions(autogenerate_column_names=True)
-    convert = _CSV.ConvertOptions(
-        include_columns=names, column_types=dict.fromkeys(names, pa.int64())
+    column_names = ["f0", "f1"]
+    read_options = _CSV.ReadOptions(autogenerate_column_names=True)
+    convert_options = _CSV.ConvertOptions(
+        include_columns=column_names,
+        column_types=dict.fromkeys(column_names, pa.int64()),
     )
-    table = _CSV.read_csv(
-        _ARROW.py_buffer(text), read_options=read, convert_options=convert
+    borders_table = _CSV.read_csv(
+        _ARROW.py_buffer(csv_text),
+        read_options=read_options,
+        convert_options=convert_options,
     )
-    return np.column_stack([table.column(name).to_numpy() for name in names])
+    return np.column_stack(
+        [borders_table.column(name).to_numpy() for name in column_names]
+    )

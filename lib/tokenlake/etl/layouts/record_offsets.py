@@ -1,5 +1,6 @@
-"""The offsets at the head of a file of records, which shards of MDS and chunks of
-litdata share.
+"""The offsets at the head of a file of records.
+
+Shards of MDS and chunks of litdata share them.
 
 A file begins with the number of records N (uint32) and N + 1 offsets (uint32): the place
 of each record in the file, and the size of the file. All numbers are little-endian. For
@@ -37,6 +38,8 @@ def read_offsets(data: bytes | memoryview, path: str) -> Int64:
         DamagedFileError: The offsets do not ascend from behind the head to the size of
             the file.
     """
+    # Nothing is read behind the bytes that are there: the number of records may be
+    # that of a file of another kind.
     if len(data) >= head_bytes(0):
         records = int(np.frombuffer(data, "<u4", 1)[0])
         if len(data) >= head_bytes(records):

@@ -42,20 +42,24 @@ class RecordFile:
     """
 
     def __init__(self, data: InputBytes, content: bytes | None = None) -> None:
+        # 1. The number of records. It is believed only if the file has room for the
+        #    offsets: a file of another kind may begin with any number.
         self._data = data
         self._content = content
-        self._size = data.file.size if content is None else len(content)
-        head = self.bytes_at(0, _WORD)
-        self.count = int.from_bytes(head, "little")
+        self._size = data.file.size
+        if content is not None:
+            self._size = len(content)
+        count_bytes = self.bytes_at(0, _WORD)
+        self.count = int.from_bytes(count_bytes, "little")
         self.head_size = _WORD + _WORD * (self.count + 1)
-        if len(head) < _WORD or self.head_size > self._size:
+        if len(count_bytes) < _WORD or self.head_size > self._size:
             raise damaged(
                 data.file,
                 f"it has {self._size} bytes, expected at least {self.head_size} for {self.count} records",
             )
-        offsets = np.frombuffer(self.bytes_at(_WORD, self.head_size), "<u4").astype(
-            np.int64
-        )
+        # 2. The offsets, which must ascend and fill the file.
+        offset_bytes = self.bytes_at(_WORD, self.head_size)
+        offsets = np.frombuffer(offset_bytes, "<u4").astype(np.int64)
         is_descending = np.diff(offsets) < 0
         if is_descending.any():
             raise damaged(
@@ -101,37 +105,35 @@ class RecordFile:
         Raises:
             DamagedFileError: The values of a record do not fill it.
         """
+        # All records in one read. Places count from the first byte of the block.
         edges = self.edges(first, last)
         block = self.bytes_at(int(edges[0]), int(edges[-1]))
-        begins = edges[:-1] - edges[0]
-        ends = edges[1:] - edges[0]
+        record_begins = edges[:-1] - edges[0]
+        record_ends = edges[1:] - edges[0]
         # 1. The sizes that records state: one word for each value without a fixed size.
-        stated = sum(size is None for size in fixed_sizes)
-        head_size = _WORD * stated
-        is_short = ends - begins < head_size
+        stated_count = sum(fixed_size is None for fixed_size in fixed_sizes)
+        head_size = _WORD * stated_count
+        is_short = record_ends - record_begins < head_size
         if is_short.any():
             raise self._not_filled(first + int(is_short.argmax()))
-        all_bytes = np.frombuffer(block, np.uint8)
-        head_places = begins[:, None] + np.arange(head_size)
-        stated_sizes = (
-            all_bytes[head_places]
-            .view("<u4")
-            .astype(np.int64)
-            .reshape(len(begins), stated)
-        )
-        # 2. The values follow each other.
+        block_bytes = np.frombuffer(block, np.uint8)
+        head_places = record_begins[:, None] + np.arange(head_size)
+        stated_words = block_bytes[head_places].view("<u4").astype(np.int64)
+        stated_sizes = stated_words.reshape(len(record_begins), stated_count)
+        # 2. The values follow each other: each begins where the one before it ends.
         places: list[tuple[Int64, Int64]] = []
-        begin = begins + head_size
-        column = 0
-        for size in fixed_sizes:
-            if size is None:
-                end = begin + stated_sizes[:, column]
-                column += 1
+        value_begins = record_begins + head_size
+        stated_index = 0
+        for fixed_size in fixed_sizes:
+            if fixed_size is None:
+                value_ends = value_begins + stated_sizes[:, stated_index]
+                stated_index += 1
             else:
-                end = begin + size
-            places.append((begin, end))
-            begin = end
-        is_wrong = begin != ends
+                value_ends = value_begins + fixed_size
+            places.append((value_begins, value_ends))
+            value_begins = value_ends
+        # 3. The last value must end with its record, or a size is damaged.
+        is_wrong = value_begins != record_ends
         if is_wrong.any():
             raise self._not_filled(first + int(is_wrong.argmax()))
         return block, places
@@ -151,13 +153,13 @@ def joined_bytes(block: bytes, begins: Int64, ends: Int64) -> bytes:
         begins: Beginning of each stretch, int64[n].
         ends: End of each stretch, int64[n].
     """
+    # Stretches without gaps, as of records with a single value, are one slice.
     if len(begins) and (begins[1:] == ends[:-1]).all():
         return block[int(begins[0]) : int(ends[-1])]
-    view = memoryview(block)
     # Copying stretches takes a tenth of the time of an index for each byte.
-    return b"".join(
-        [
-            view[begin:end]
-            for begin, end in zip(begins.tolist(), ends.tolist(), strict=True)
-        ]
-    )
+    block_view = memoryview(block)
+    stretches = [
+        block_view[begin:end]
+        for begin, end in zip(begins.tolist(), ends.tolist(), strict=True)
+    ]
+    return b"".join(stretches)

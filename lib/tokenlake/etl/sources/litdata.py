@@ -13,7 +13,7 @@ from typing import final
 import numpy as np
 import pyarrow as pa
 
-from tokenlake.base.arrays import Int64
+from tokenlake.base.arrays import Int64, offsets_of
 from tokenlake.errors import DamagedFileError
 from tokenlake.etl.layouts import litdata as layout
 from tokenlake.etl.sources.byte_stream import FREE_BYTES
@@ -51,82 +51,89 @@ class LitdataRecords(NumberedRecords):
 
     def __init__(self, data: InputBytes, index: InputBytes) -> None:
         self._data = data
-        content = layout.LitdataIndex.of(
-            index.pread(index.file.size, 0), index.file.url
-        )
+        index_bytes = index.pread(index.file.size, 0)
+        index_content = layout.LitdataIndex.of(index_bytes, index.file.url)
         # 1. The items, of a plain chunk where they are needed, of a compressed one from
         #    memory.
         chunk_content: bytes | None = None
-        if content.compression is not None:
-            chunk_content = self._decompressed(content, index)
+        if index_content.compression is not None:
+            chunk_content = self._decompressed(index_content, index)
         self._records = RecordFile(data, chunk_content)
         self._content_size = data.file.size
         if chunk_content is not None:
             self._content_size = len(chunk_content)
         self.count = self._records.count
-        self._check_entry(content)
+        self._check_entry(index_content)
         # 2. Their values. Floating-point ones are no ids, and are not offered as fields.
-        self._types = content.items.types
-        self._is_stream = content.items.is_stream
-        names: list[str] = []
-        for name, dtype in self._types.items():
-            if np.dtype(dtype).kind in "iub":
-                names.append(name)
-        self.names = tuple(names)
+        self._types = index_content.items.types
+        self._is_stream = index_content.items.is_stream
+        field_names: list[str] = []
+        for field_name, type_name in self._types.items():
+            if np.dtype(type_name).kind in "iub":
+                field_names.append(field_name)
+        self.names = tuple(field_names)
 
     def edges(self, first: int, last: int) -> Int64:
         """Return where items begin and the last one ends, in bytes.
 
         In a compressed chunk all bytes count as equally compressed.
         """
-        edges = self._records.edges(first, last)
-        return edges * self._data.file.size // max(self._content_size, 1)
+        # Ranges are measured in stored bytes, as those of other formats.
+        content_edges = self._records.edges(first, last)
+        return content_edges * self._data.file.size // max(self._content_size, 1)
 
     def read(self, first: int, last: int, names: Sequence[str]) -> pa.RecordBatch:
         """Return some values of items."""
         if self._is_stream:
             # An item is the ids alone: it is as long as its record.
-            edges = self._records.edges(first, last)
-            block = self._records.bytes_at(int(edges[0]), int(edges[-1]))
-            places = [(edges[:-1] - edges[0], edges[1:] - edges[0])]
+            item_edges = self._records.edges(first, last)
+            block = self._records.bytes_at(int(item_edges[0]), int(item_edges[-1]))
+            block_edges = item_edges - item_edges[0]
+            places = [(block_edges[:-1], block_edges[1:])]
         else:
             block, places = self._records.values(first, last, [None] * len(self._types))
         # Fields come in the order in which they were asked for.
         columns: dict[str, tuple[Numbers, Int64]] = {}
-        for name, (begins, ends) in zip(self._types, places, strict=True):
-            if name in names:
-                columns[name] = self._arrays(name, block, begins, ends, first)
-        return id_batch({name: columns[name] for name in names})
+        for field_name, (begins, ends) in zip(self._types, places, strict=True):
+            if field_name in names:
+                columns[field_name] = self._arrays(
+                    field_name, block, begins, ends, first
+                )
+        return id_batch({field_name: columns[field_name] for field_name in names})
 
     def _decompressed(self, content: layout.LitdataIndex, index: InputBytes) -> bytes:
         """Return the content of a chunk that is compressed as a whole with zstd."""
-        codec = str(content.compression).partition(":")[0]
-        if codec != "zstd" or content.compression_level is not None:
-            form = f"{content.compression}, in units of a {content.compression_level}"
-            if content.compression_level is None:
-                form = str(content.compression)
+        # 1. The compression: its name may be followed by a level, ``zstd:4``.
+        codec_name = str(content.compression).partition(":")[0]
+        if codec_name != "zstd" or content.compression_level is not None:
+            compression = str(content.compression)
+            if content.compression_level is not None:
+                compression += f", in units of a {content.compression_level}"
             raise unsuitable(
                 index.file,
-                f"its chunks are compressed ({form}), expected plain ones, or zstd of whole chunks",
+                f"its chunks are compressed ({compression}), expected plain ones, or zstd of whole chunks",
                 "write them again without compression",
             )
-        file = self._data.file
+        # 2. The size. A few bytes that expand to gigabytes would fill the memory.
+        chunk_file = self._data.file
         content_size = self._entry(content).chunk_bytes
         max_expansion = self._data.max_expansion
-        if content_size > FREE_BYTES and content_size > max_expansion * file.size:
+        most_bytes = max(FREE_BYTES, max_expansion * chunk_file.size)
+        if content_size > most_bytes:
             raise damaged(
-                file,
-                f"its {file.size} bytes hold {content_size} by its index, more than source.max_expansion = "
+                chunk_file,
+                f"its {chunk_file.size} bytes hold {content_size} by its index, more than source.max_expansion = "
                 f"{max_expansion} times as many (raise it if the content is really so repetitive)",
             )
-        data = self._data.pread(file.size, 0)
-        return layout.decompressed(data, content_size, file.url)
+        # 3. The content, which cannot be decompressed in parts.
+        chunk_bytes = self._data.pread(chunk_file.size, 0)
+        return layout.decompressed(chunk_bytes, content_size, chunk_file.url)
 
     def _entry(self, content: layout.LitdataIndex) -> layout.Chunk:
         """Return the entry of the chunk in the index."""
-        name = self._data.file.path.rpartition("/")[2]
+        file_name = self._data.file.path.rpartition("/")[2]
         for chunk in content.chunks:
-            if chunk.filename == name:
+            if chunk.filename == file_name:
                 return chunk
         raise damaged(self._data.file, "index.json does not name it")
 
@@ -134,18 +141,17 @@ class LitdataRecords(NumberedRecords):
         """Require the entry of the chunk in the index to agree with it."""
         chunk = self._entry(content)
         if chunk.chunk_size != self.count or chunk.chunk_bytes > self._content_size:
-            file = self._data.file
+            chunk_file = self._data.file
             raise DamagedFileError(
-                f"{file.url}: it has {self.count} items and {self._content_size} bytes, its index states "
+                f"{chunk_file.url}: it has {self.count} items and {self._content_size} bytes, its index states "
                 f"{chunk.chunk_size} items and {chunk.chunk_bytes} bytes. One of them is damaged: replace both",
-                file=file.path,
+                file=chunk_file.path,
             )
 
     def _arrays(
         self, name: str, block: bytes, begins: Int64, ends: Int64, first: int
     ) -> tuple[Numbers, Int64]:
-        """Return the numbers of a value, and where those of each item begin and the
-        last ones end.
+        """Return the numbers of a value, and their offsets by item.
 
         Args:
             name: Name of the value.
@@ -155,16 +161,16 @@ class LitdataRecords(NumberedRecords):
             first: Number of the first item.
         """
         # The length of an array is not stored: it follows from its size.
-        dtype = np.dtype(self._types[name]).newbyteorder("<")
-        sizes = ends - begins
-        is_uneven = sizes % dtype.itemsize != 0
+        number_type = np.dtype(self._types[name]).newbyteorder("<")
+        value_sizes = ends - begins
+        is_uneven = value_sizes % number_type.itemsize != 0
         if is_uneven.any():
-            item = first + int(is_uneven.argmax())
+            uneven_index = int(is_uneven.argmax())
             raise damaged(
                 self._data.file,
-                f"{name!r} of item {item} has {int(sizes[item - first])} bytes, expected a multiple of "
-                f"{dtype.itemsize} ({dtype.name})",
+                f"{name!r} of item {first + uneven_index} has {int(value_sizes[uneven_index])} bytes, expected a "
+                f"multiple of {number_type.itemsize} ({number_type.name})",
             )
-        offsets = np.zeros(len(sizes) + 1, np.int64)
-        np.cumsum(sizes // dtype.itemsize, out=offsets[1:])
-        return np.frombuffer(joined_bytes(block, begins, ends), dtype), offsets
+        offsets = offsets_of(value_sizes // number_type.itemsize)
+        value_bytes = joined_bytes(block, begins, ends)
+        return np.frombuffer(value_bytes, number_type), offsets

@@ -1,5 +1,6 @@
-"""Megatron-Core's ``IndexedDataset``: ids in ``NAME.bin``, their borders in
-``NAME.idx``.
+"""Megatron-Core's ``IndexedDataset``.
+
+The ids are in ``NAME.bin``, and their borders in ``NAME.idx``.
 
 A record is a document: the ids of all its sequences, one after the other. The index has
 20 bytes for a document of one sequence and is never read as a whole: a range reads the
@@ -57,21 +58,21 @@ class MegatronRecords(NumberedRecords):
         self._data = data
         self._index = index
         # 1. The header of the index.
-        head = index.pread(layout.HEADER.size, 0)
-        if len(head) < layout.HEADER.size:
+        header = index.pread(layout.HEADER.size, 0)
+        if len(header) < layout.HEADER.size:
             raise damaged(
                 index.file,
-                f"it has {len(head)} bytes, expected a header of {layout.HEADER.size}",
+                f"it has {len(header)} bytes, expected a header of {layout.HEADER.size}",
             )
-        magic, version, code, sequences, borders = layout.HEADER.unpack(head)
+        magic, version, type_code, sequences, borders = layout.HEADER.unpack(header)
         if magic != layout.MAGIC or version != layout.VERSION:
             raise damaged(
                 index.file,
                 f"it begins with {magic!r} and version {version}, expected {layout.MAGIC!r} and {layout.VERSION}",
             )
         type_names = {number: name for name, number in layout.TYPE_CODES.items()}
-        type_name = type_names.get(code, f"code {code}")
-        if code not in type_names or type_name.startswith("float"):
+        type_name = type_names.get(type_code, f"code {type_code}")
+        if type_code not in type_names or type_name.startswith("float"):
             raise unsuitable(
                 index.file,
                 f"its numbers have the type {type_name}, expected integers",
@@ -84,12 +85,13 @@ class MegatronRecords(NumberedRecords):
         self._lengths_at = layout.HEADER.size
         self._offsets_at = self._lengths_at + 4 * self._sequences
         self._borders_at = self._offsets_at + 8 * self._sequences
-        end = self._borders_at + 8 * borders
-        if borders < 1 or index.file.size not in (end, end + self._sequences):
+        expected_bytes = self._borders_at + 8 * borders
+        possible_sizes = (expected_bytes, expected_bytes + self._sequences)
+        if borders < 1 or index.file.size not in possible_sizes:
             raise damaged(
                 index.file,
-                f"it has {index.file.size} bytes, expected {end} for {sequences} sequences and {borders} borders of "
-                "documents",
+                f"it has {index.file.size} bytes, expected {expected_bytes} for {sequences} sequences and {borders} "
+                "borders of documents",
             )
         self.count = int(borders) - 1
         self.names = (INPUT_IDS,)
@@ -103,32 +105,35 @@ class MegatronRecords(NumberedRecords):
         """
         # Borders are numbers of sequences; the places of these are in bytes.
         borders = self._borders(first, last)
-        begin = int(borders[0])
-        places = self._places(begin, int(borders[-1]))
-        edges = places[borders - begin]
-        if (np.diff(edges) < 0).any():
-            document = first + int((np.diff(edges) < 0).argmax())
+        first_sequence = int(borders[0])
+        places = self._places(first_sequence, int(borders[-1]))
+        document_edges = places[borders - first_sequence]
+        is_descending = np.diff(document_edges) < 0
+        if is_descending.any():
+            document = first + int(is_descending.argmax())
             raise damaged(
                 self._index.file, f"document {document} ends before it begins"
             )
-        return edges
+        return document_edges
 
     def read(self, first: int, last: int, names: Sequence[str]) -> pa.RecordBatch:
         """Return the ids of documents."""
         # The sequences of a document follow each other, so that one read has them all.
-        edges = self.edges(first, last)
-        size = int(edges[-1] - edges[0])
-        ids: Numbers = np.frombuffer(self._data.pread(size, int(edges[0])), self._dtype)
-        offsets = (edges - edges[0]) // self._dtype.itemsize
-        return id_batch(dict.fromkeys(names, (ids, offsets)))
+        document_edges = self.edges(first, last)
+        first_byte = int(document_edges[0])
+        byte_count = int(document_edges[-1]) - first_byte
+        id_bytes = self._data.pread(byte_count, first_byte)
+        token_ids: Numbers = np.frombuffer(id_bytes, self._dtype)
+        offsets = (document_edges - first_byte) // self._dtype.itemsize
+        return id_batch(dict.fromkeys(names, (token_ids, offsets)))
 
     def _borders(self, first: int, last: int) -> Int64:
-        """Return the first sequence of each of the documents ``first:last``, and of
-        the one after them.
-        """
+        """Return the first sequence of documents ``first:last`` and of the next one."""
         # int64[D], of which the last one is the number of all sequences.
-        data = self._index.pread(8 * (last - first + 1), self._borders_at + 8 * first)
-        borders = np.frombuffer(data, "<i8").astype(np.int64)
+        border_bytes = self._index.pread(
+            8 * (last - first + 1), self._borders_at + 8 * first
+        )
+        borders = np.frombuffer(border_bytes, "<i8").astype(np.int64)
         is_inside = (borders >= 0) & (borders <= self._sequences)
         if not is_inside.all() or (np.diff(borders) < 0).any():
             raise damaged(
@@ -138,8 +143,9 @@ class MegatronRecords(NumberedRecords):
         return borders
 
     def _places(self, first: int, last: int) -> Int64:
-        """Return where sequences ``first:last`` begin and the last one ends, in
-        bytes, int64[last - first + 1].
+        """Return the edges of sequences ``first:last`` in bytes.
+
+        They are the beginnings, and the end of the last one, int64[last - first + 1].
         """
         # 1. Lengths and offsets of these sequences, and the end of the last one: that is
         #    the offset of the next one if there are none, or the end of the ids.
@@ -170,30 +176,27 @@ class MegatronRecords(NumberedRecords):
         return places
 
     def _check_ends(self) -> None:
-        """Check that documents end with the last sequence, and this one with the
-        ``.bin`` file.
-        """
+        """Check that the last document, the last sequence and the ids end together."""
         # 1. Borders that lie outside of the sequences raise an error of their own, which
         #    would name the wrong documents here.
-        ends: tuple[int, int] = (0, 0)
+        outer_borders: tuple[int, int] = (0, 0)
         try:
             first_border = int(self._borders(0, 0)[0])
             last_border = int(self._borders(self.count, self.count)[0])
-            ends = (first_border, last_border)
+            outer_borders = (first_border, last_border)
         except DamagedFileError:
-            ends = (-1, -1)
-        if ends != (0, self._sequences):
+            outer_borders = (-1, -1)
+        if outer_borders != (0, self._sequences):
             raise damaged(
                 self._index.file,
                 f"its document borders do not go from 0 to {self._sequences}, its number of sequences",
             )
         # 2. The end of the ids: a file that was cut ends before it.
-        last = self._sequences
-        end = 0
-        if last:
-            end = int(self._places(last - 1, last)[-1])
-        if end != self._data.file.size:
+        ids_end = 0
+        if self._sequences:
+            ids_end = int(self._places(self._sequences - 1, self._sequences)[-1])
+        if ids_end != self._data.file.size:
             raise damaged(
                 self._data.file,
-                f"it has {self._data.file.size} bytes, but its index {self._index.file.path} ends at {end}",
+                f"it has {self._data.file.size} bytes, but its index {self._index.file.path} ends at {ids_end}",
             )

@@ -1,5 +1,6 @@
-"""Files of token ids whose records are numbered: any record can be read without those
-before it.
+"""Files of token ids whose records are numbered.
+
+Any record can be read without those before it.
 
 A format opens a file as :class:`NumberedRecords`. This module cuts the file into ranges
 of records, and reads a range in blocks of bounded size. Records are numbered from 0,
@@ -56,8 +57,9 @@ class NumberedRecords(ABC):
 
     @abstractmethod
     def edges(self, first: int, last: int) -> Int64:
-        """Return where records ``first:last`` begin and the last one ends, in bytes,
-        int64[last - first + 1].
+        """Return the edges of records ``first:last`` in bytes.
+
+        They are the beginnings, and the end of the last one, int64[last - first + 1].
         """
 
     @abstractmethod
@@ -91,9 +93,10 @@ def open_numbered(data: InputBytes, want: Want) -> NumberedRecords:
         DamagedFileError: The file is cut, or does not agree with its index.
         UnsuitableFileError: The file is whole, but its records are not read here.
     """
-    name = data.file.format
+    # By its name, so that a format costs no import, and no package, until it is read.
+    format_name = data.file.format
     opener: Callable[[InputBytes, Want], NumberedRecords] = load(
-        _OPENERS[name], f"format {name!r}", "etl"
+        _OPENERS[format_name], f"format {format_name!r}", "etl"
     )
     return opener(data, want)
 
@@ -114,21 +117,26 @@ def split_records(
     # Edges are read in portions: a file may have billions of records.
     with _opened_records(file, storage_options) as records:
         ranges: list[FileRange] = []
-        start = 0  # first record of the range, and its first byte
-        begin = int(records.edges(0, 0)[0])
-        end = begin
-        for first in range(0, records.count, _SPLIT_RECORDS):
-            edges = records.edges(first, min(first + _SPLIT_RECORDS, records.count))
-            end = int(edges[-1])
+        first_record = 0  # of the range that is not ended yet, and its first byte
+        first_byte = int(records.edges(0, 0)[0])
+        last_byte = first_byte
+        for portion_start in range(0, records.count, _SPLIT_RECORDS):
+            portion_stop = min(portion_start + _SPLIT_RECORDS, records.count)
+            edges = records.edges(portion_start, portion_stop)
+            last_byte = int(edges[-1])
             # A range ends behind the first record that fills it.
-            while (row := int(np.searchsorted(edges, begin + unit_size))) < len(edges):
-                ranges.append(
-                    _range_of(file, start, first + row, int(edges[row]) - begin)
-                )
-                start = first + row
-                begin = int(edges[row])
-        if start < records.count or not ranges:
-            ranges.append(_range_of(file, start, records.count, end - begin))
+            edge_index = int(np.searchsorted(edges, first_byte + unit_size))
+            while edge_index < len(edges):
+                stop_record = portion_start + edge_index
+                weight = int(edges[edge_index]) - first_byte
+                ranges.append(_range_of(file, first_record, stop_record, weight))
+                first_record = stop_record
+                first_byte += weight
+                edge_index = int(np.searchsorted(edges, first_byte + unit_size))
+        # The rest of the file; a file without records has one range, too.
+        if first_record < records.count or not ranges:
+            weight = last_byte - first_byte
+            ranges.append(_range_of(file, first_record, records.count, weight))
         return ranges
 
 
@@ -152,62 +160,72 @@ def _opened_records(
 def read_numbered(
     part: FileRange, data: InputBytes, want: Want, predicate: Predicate | None
 ) -> Iterator[Parsed]:
-    """Read the records of a range in blocks; see
-    :data:`tokenlake.etl.sources.records.Reader`.
+    """Read the records of a range in blocks.
+
+    See :data:`tokenlake.etl.sources.records.Reader`.
     """
-    file = part.file
-    if file.companion:
+    # An index or another file beside the records has no records of its own.
+    input_file = part.file
+    if input_file.companion:
         return
     records = open_numbered(data, want)
-    names = want.names(records.names)
-    for name in names:
-        if name not in records.names:
-            raise no_column(file, name, records.names)
+    field_names = want.names(records.names)
+    for field_name in field_names:
+        if field_name not in records.names:
+            raise no_column(input_file, field_name, records.names)
     # A file that is compressed as a whole is one range, whose records were not counted
     # when it was planned.
-    stop = part.stop
-    if file.compression is not None:
-        stop = records.count
-    if stop > records.count:
-        raise damaged(file, f"it has {records.count} records, expected {stop}")
+    stop_record = part.stop
+    if input_file.compression is not None:
+        stop_record = records.count
+    if stop_record > records.count:
+        raise damaged(
+            input_file, f"it has {records.count} records, expected {stop_record}"
+        )
 
     # Weights of blocks are shares of the weight of the range, which add up to it.
-    first = part.start
-    begin = int(records.edges(first, first)[0])
-    size = int(records.edges(stop, stop)[0]) - begin
+    first_record = part.start
+    first_byte = int(records.edges(first_record, first_record)[0])
+    range_bytes = int(records.edges(stop_record, stop_record)[0]) - first_byte
     weight_before = 0
-    while first < stop:
+    while first_record < stop_record:
         # 1. As many records as fit into a block, at least one. A record that is too
         #    long is a block by itself.
-        edges = records.edges(first, min(stop, first + _BLOCK_RECORDS))
-        count = max(
-            1,
-            int(np.searchsorted(edges, edges[0] + want.block_bytes, side="right")) - 1,
-        )
-        long_records = np.flatnonzero(
-            np.diff(edges[: count + 1]) > want.max_record_bytes
-        )
+        edges_stop = min(stop_record, first_record + _BLOCK_RECORDS)
+        edges = records.edges(first_record, edges_stop)
+        block_end = edges[0] + want.block_bytes
+        record_count = int(np.searchsorted(edges, block_end, side="right")) - 1
+        record_count = max(1, record_count)
+        record_sizes = np.diff(edges[: record_count + 1])
+        long_records = np.flatnonzero(record_sizes > want.max_record_bytes)
+        begins_too_long = False
         if len(long_records):
-            count = max(1, int(long_records[0]))
-        last = first + count
+            record_count = max(1, int(long_records[0]))
+            begins_too_long = int(long_records[0]) == 0
+        end_record = first_record + record_count
         # 2. Input bytes, which the range counts as they are stored.
-        weight = part.weight * (int(edges[count]) - begin) // max(size, 1)
+        block_bytes = int(edges[record_count]) - first_byte
+        weight = part.weight * block_bytes // max(range_bytes, 1)
         bytes_read = weight - weight_before
         weight_before = weight
         # 3. The records, or the one that is too long.
-        if len(long_records) and int(long_records[0]) == 0:
+        if begins_too_long:
             yield _too_long(
-                first, int(edges[1] - edges[0]), want.max_record_bytes, bytes_read
+                first_record, int(record_sizes[0]), want.max_record_bytes, bytes_read
             )
         else:
             rows = None
-            if names:
-                rows = Rows(_checked(file, records.read(first, last, names), count))
-            positions = np.arange(first, last, dtype=np.int64)
+            if field_names:
+                batch = records.read(first_record, end_record, field_names)
+                rows = Rows(_checked(input_file, batch, record_count))
             yield Parsed(
-                text=None, positions=positions, bad=(), bytes_read=bytes_read, rows=rows
+                text=None,
+                positions=np.arange(first_record, end_record, dtype=np.int64),
+                bad=(),
+                bytes_read=bytes_read,
+                rows=rows,
             )
-        first = last
+        first_record = end_record
 
 
 def _checked(file: InputFile, rows: pa.RecordBatch, count: int) -> pa.RecordBatch:
@@ -238,19 +256,16 @@ def id_batch(columns: Mapping[str, tuple[Numbers, Int64]]) -> pa.RecordBatch:
             one ends, int64[n + 1].
     """
     # Large lists take the offsets as they are, int64.
-    names: list[str] = []
     arrays: list[Any] = []
-    for name, (values, offsets) in columns.items():
-        names.append(name)
+    for values, offsets in columns.values():
         # Arrow takes the bytes of a machine with little-endian integers, as the files
         # have them.
         plain_values = values.astype(values.dtype.newbyteorder("="), copy=False)
-        arrays.append(
-            _ARROW.LargeListArray.from_arrays(
-                _ARROW.array(offsets), _ARROW.array(plain_values)
-            )
+        list_array = _ARROW.LargeListArray.from_arrays(
+            _ARROW.array(offsets), _ARROW.array(plain_values)
         )
-    return _ARROW.RecordBatch.from_arrays(arrays, names=names)
+        arrays.append(list_array)
+    return _ARROW.RecordBatch.from_arrays(arrays, names=list(columns))
 
 
 def index_of(file: InputFile, want: Want, name: str) -> InputBytes:
@@ -275,8 +290,9 @@ def index_of(file: InputFile, want: Want, name: str) -> InputBytes:
 
 
 def require_dtype(file: InputFile, want: Want, content: str) -> np.dtype[Any]:
-    """Return the type of ids of a file that does not state one: that of the section
-    `tokens`.
+    """Return the type of ids of a file that does not state one.
+
+    It is that of the section `tokens`.
 
     Args:
         file: The file.
@@ -286,11 +302,14 @@ def require_dtype(file: InputFile, want: Want, content: str) -> np.dtype[Any]:
     Raises:
         UnsuitableFileError: The configuration does not state it either.
     """
-    dtype = None if want.tokens is None else want.tokens.dtype
-    if dtype is None:
+    # A type that is guessed wrong would read other ids, and no error would show it.
+    type_name: str | None = None
+    if want.tokens is not None:
+        type_name = want.tokens.dtype
+    if type_name is None:
         raise unsuitable(
             file,
             f"{content} does not state the type of its ids",
             "set tokens.dtype (uint16, int32, uint32 or int64)",
         )
-    return np.dtype(dtype).newbyteorder("<")
+    return np.dtype(type_name).newbyteorder("<")

@@ -1,5 +1,6 @@
-"""One stream of token ids in a file (``.bin``, ``.npy``), as nanoGPT, OLMo-core and
-llm.c have them.
+"""One stream of token ids in a file (``.bin``, ``.npy``).
+
+nanoGPT, OLMo-core and llm.c have such files.
 
 The form of a file is known by its beginning: a NumPy header, the header of llm.c, or
 ids from the first byte on. Its documents are known in one of three ways:
@@ -51,8 +52,9 @@ _LLMC_TYPES: Final = {(20240520, 1): "uint16", (20240801, 7): "uint32"}
 def read_numpy(
     part: FileRange, data: InputBytes, want: Want, predicate: Predicate | None
 ) -> Iterator[Parsed]:
-    """Read the documents of a range in blocks; see
-    :data:`tokenlake.etl.sources.records.Reader`.
+    """Read the documents of a range in blocks.
+
+    See :data:`tokenlake.etl.sources.records.Reader`.
 
     Raises:
         DamagedFileError: The file ends inside of an id, or its borders or its loss mask
@@ -102,16 +104,19 @@ class IdStream:
 
     def ids(self, first: int, last: int) -> Numbers:
         """Return the ids ``first:last``."""
-        size = self.dtype.itemsize
-        block = self.data.pread((last - first) * size, self.begin + first * size)
+        id_bytes = self.dtype.itemsize
+        byte_offset = self.begin + first * id_bytes
+        block = self.data.pread((last - first) * id_bytes, byte_offset)
         return np.frombuffer(block, self.dtype)
 
     def index_at(self, offset: int) -> int:
-        """Return the index of the first id that begins at a byte of the file or
-        behind it, at most `count`.
+        """Return the index of the first id at a byte of the file or behind it.
+
+        It is at most `count`.
         """
-        before = max(0, offset - self.begin)
-        return min(self.count, -(-before // self.dtype.itemsize))
+        # Rounded up: an id that begins before the byte belongs to the range before it.
+        bytes_before = max(0, offset - self.begin)
+        return min(self.count, -(-bytes_before // self.dtype.itemsize))
 
 
 def open_stream(data: InputBytes, want: Want) -> IdStream:
@@ -126,61 +131,63 @@ def open_stream(data: InputBytes, want: Want) -> IdStream:
             states.
         UnsuitableFileError: Its numbers are no ids.
     """
-    file = data.file
-    head = data.pread(_HEADER_BYTES, 0)
+    input_file = data.file
+    file_head = data.pread(_HEADER_BYTES, 0)
     # 1. The header of NumPy, which states the type and the number of ids.
-    if head.startswith(_NUMPY_MAGIC):
-        return _of_numpy(data, head)
+    if file_head.startswith(_NUMPY_MAGIC):
+        return _of_numpy(data, file_head)
     # 2. The header of llm.c: numbers of 32 bits, of which the third one is the number
     #    of ids.
-    if len(head) >= _LLMC_HEADER:
-        magic, version, count = np.frombuffer(head, "<i4", 3).tolist()
-        type_name = _LLMC_TYPES.get((magic, version))
+    if len(file_head) >= _LLMC_HEADER:
+        magic_number, version, id_count = np.frombuffer(file_head, "<i4", 3).tolist()
+        type_name = _LLMC_TYPES.get((magic_number, version))
         if type_name is not None:
-            return _whole(
-                data, _LLMC_HEADER, np.dtype(type_name).newbyteorder("<"), int(count)
-            )
+            id_type = np.dtype(type_name).newbyteorder("<")
+            return _whole(data, _LLMC_HEADER, id_type, int(id_count))
     # 3. Ids alone.
-    dtype = require_dtype(file, want, "a file of ids alone")
-    if file.size % dtype.itemsize:
+    id_type = require_dtype(input_file, want, "a file of ids alone")
+    if input_file.size % id_type.itemsize:
         raise damaged(
-            file,
-            f"it has {file.size} bytes, expected a multiple of {dtype.itemsize} ({dtype.name})",
+            input_file,
+            f"it has {input_file.size} bytes, expected a multiple of {id_type.itemsize} ({id_type.name})",
         )
-    return IdStream(data, 0, dtype, file.size // dtype.itemsize)
+    return IdStream(data, 0, id_type, input_file.size // id_type.itemsize)
 
 
 def _of_numpy(data: InputBytes, head: bytes) -> IdStream:
     """Return the ids of a file with a header of NumPy."""
-    file = data.file
+    input_file = data.file
     # Version 1.0 states the size of the header in 16 bits, later ones in 32.
     stream = io.BytesIO(head)
     try:
         version = np.lib.format.read_magic(stream)
         if version == (1, 0):
-            shape, _, dtype = np.lib.format.read_array_header_1_0(stream)
+            array_shape, _order, id_type = np.lib.format.read_array_header_1_0(stream)
         else:
-            shape, _, dtype = np.lib.format.read_array_header_2_0(stream)
+            array_shape, _order, id_type = np.lib.format.read_array_header_2_0(stream)
     except ValueError as error:
-        raise damaged(file, f"its NumPy header cannot be read ({error})") from error
-    if len(shape) != 1 or dtype.kind not in "iu":
+        raise damaged(
+            input_file, f"its NumPy header cannot be read ({error})"
+        ) from error
+    if len(array_shape) != 1 or id_type.kind not in "iu":
         raise unsuitable(
-            file,
-            f"it is an array of {dtype} and {len(shape)} dimensions, expected integers of one dimension",
+            input_file,
+            f"it is an array of {id_type} and {len(array_shape)} dimensions, expected integers of one dimension",
             "write the ids as one array of uint16 or uint32",
         )
-    return _whole(data, stream.tell(), dtype, int(shape[0]))
+    return _whole(data, stream.tell(), id_type, int(array_shape[0]))
 
 
 def _whole(data: InputBytes, begin: int, dtype: np.dtype[Any], count: int) -> IdStream:
-    """Return a stream whose header states the number of ids; the file must end with
-    them.
+    """Return a stream whose header states the number of ids.
+
+    The file must end with them.
     """
-    end = begin + count * dtype.itemsize
-    if count < 0 or data.file.size != end:
+    file_end = begin + count * dtype.itemsize
+    if count < 0 or data.file.size != file_end:
         raise damaged(
             data.file,
-            f"it has {data.file.size} bytes, expected {end} for {count} ids of {dtype.name} behind its header",
+            f"it has {data.file.size} bytes, expected {file_end} for {count} ids of {dtype.name} behind its header",
         )
     return IdStream(data, begin, dtype, count)
 
@@ -215,11 +222,11 @@ class _DocumentReader:
                 f"it has {self._mask.file.size} bytes, expected one for each of the {stream.count} ids of "
                 f"{part.file.path}",
             )
-        names = [INPUT_IDS]
+        field_names = [INPUT_IDS]
         if self._mask is not None:
-            names.append(LOSS_MASK)
-        self._names = want.names(names)
-        _require_names(part.file, self._names, names)
+            field_names.append(LOSS_MASK)
+        self._names = want.names(field_names)
+        _require_names(part.file, self._names, field_names)
 
     def by_borders(self, borders: Int64) -> Iterator[Parsed]:
         """Yield the documents of a list of borders.
@@ -247,18 +254,19 @@ class _DocumentReader:
                 "without a gap",
             )
         # 2. The documents that begin in the range.
-        edges = np.concatenate([starts, np.array([self._stream.count], np.int64)])
-        first = int(np.searchsorted(starts, self._first))
-        last = int(np.searchsorted(starts, self._last))
-        yield from self._documents(edges[first : last + 1])
+        stream_end = np.array([self._stream.count], np.int64)
+        document_edges = np.concatenate([starts, stream_end])
+        first_document = int(np.searchsorted(starts, self._first))
+        stop_document = int(np.searchsorted(starts, self._last))
+        yield from self._documents(document_edges[first_document : stop_document + 1])
 
     def by_length(self, length: int) -> Iterator[Parsed]:
         """Yield documents of one length; the last one of the file may be shorter."""
         # Documents begin at multiples of the length: both ends are rounded up, so that
         # each belongs to one range.
-        first = -(-self._first // length) * length
-        stop = -(-self._last // length) * length
-        edges = np.arange(first, max(first, stop) + 1, length, dtype=np.int64)
+        first_start = -(-self._first // length) * length
+        stop_start = max(first_start, -(-self._last // length) * length)
+        edges = np.arange(first_start, stop_start + 1, length, dtype=np.int64)
         yield from self._documents(np.minimum(edges, self._stream.count))
 
     def by_eos(self, eos_id: int) -> Iterator[Parsed]:
@@ -269,45 +277,49 @@ class _DocumentReader:
                 be.
         """
         block_ids = max(1, self._want.block_bytes // self._stream.dtype.itemsize)
-        start = self._first_start(eos_id, block_ids)
-        # `start` begins the first document that is not returned yet; ids before
-        # `position` were searched for EOS.
-        position = start
-        while start < self._last:
+        document_start = self._first_start(eos_id, block_ids)
+        # `document_start` begins the first document that is not returned yet; ids
+        # before `position` were searched for EOS.
+        position = document_start
+        while document_start < self._last:
             # 1. Documents end behind each EOS, and the last one with the file.
-            stop = min(position + block_ids, self._stream.count)
-            is_eos = self._stream.ids(position, stop) == eos_id
-            ends = position + 1 + np.flatnonzero(is_eos)
-            position = stop
+            block_stop = min(position + block_ids, self._stream.count)
+            is_eos = self._stream.ids(position, block_stop) == eos_id
+            document_ends = position + 1 + np.flatnonzero(is_eos)
+            position = block_stop
             if position == self._stream.count:
-                has_open_end = not len(ends) or int(ends[-1]) < position
+                has_open_end = not len(document_ends) or document_ends[-1] < position
                 if has_open_end:
-                    ends = np.append(ends, position)
+                    document_ends = np.append(document_ends, position)
             # 2. Documents that begin behind the range belong to the next one.
-            edges = np.concatenate([np.array([start], np.int64), ends])
+            open_start = np.array([document_start], np.int64)
+            edges = np.concatenate([open_start, document_ends])
             edges = edges[: int(np.searchsorted(edges, self._last)) + 1]
             # 3. Without any EOS the search goes on, up to the largest record.
-            searched_bytes = (position - start) * self._stream.dtype.itemsize
+            searched_ids = position - document_start
+            searched_bytes = searched_ids * self._stream.dtype.itemsize
             if len(edges) > 1:
                 yield from self._documents(edges)
-                start = int(edges[-1])
+                document_start = int(edges[-1])
             elif searched_bytes > self._want.max_record_bytes:
-                raise self._without_eos(eos_id, start, position)
+                raise self._without_eos(eos_id, document_start, position)
 
     def _first_start(self, eos_id: int, block_ids: int) -> int:
-        """Return where the first document begins that the range owns; the end of the
-        stream if there is none.
+        """Return the index at which the range's first document begins.
+
+        It is the end of the stream if the range owns no document.
         """
         if self._first == 0:
             return 0
         # A document begins behind an EOS, which may be the last id before the range.
         position = self._first - 1
         while position < self._last:
-            stop = min(position + block_ids, self._stream.count)
-            ends = np.flatnonzero(self._stream.ids(position, stop) == eos_id)
-            if len(ends):
-                return position + int(ends[0]) + 1
-            position = stop
+            block_stop = min(position + block_ids, self._stream.count)
+            token_ids = self._stream.ids(position, block_stop)
+            eos_indices = np.flatnonzero(token_ids == eos_id)
+            if len(eos_indices):
+                return position + int(eos_indices[0]) + 1
+            position = block_stop
         return self._stream.count
 
     def _without_eos(self, eos_id: int, start: int, position: int) -> Exception:
@@ -325,36 +337,40 @@ class _DocumentReader:
             edges: Index of the first id of each document, and that after the last id,
                 int64[n + 1].
         """
-        most_ids = max(1, self._want.block_bytes // self._stream.dtype.itemsize)
-        limit = self._want.max_record_bytes
-        first = 0
-        while first < len(edges) - 1:
-            # As many documents as fit into a block, at least one.
-            block_end = edges[first] + most_ids
-            last = int(np.searchsorted(edges, block_end, side="right")) - 1
-            last = max(last, first + 1)
-            size = int(edges[first + 1] - edges[first]) * self._stream.dtype.itemsize
-            if last == first + 1 and size > limit:
-                yield self._too_long(int(edges[first]), size, int(edges[last]))
+        id_bytes = self._stream.dtype.itemsize
+        most_ids = max(1, self._want.block_bytes // id_bytes)
+        most_bytes = self._want.max_record_bytes
+        first_document = 0
+        while first_document < len(edges) - 1:
+            # 1. As many documents as fit into a block, at least one.
+            document_start = int(edges[first_document])
+            block_end = document_start + most_ids
+            stop_document = int(np.searchsorted(edges, block_end, side="right")) - 1
+            stop_document = max(stop_document, first_document + 1)
+            # 2. A document that is too long is a block by itself, and a bad record.
+            document_end = int(edges[first_document + 1])
+            document_bytes = (document_end - document_start) * id_bytes
+            is_alone = stop_document == first_document + 1
+            if is_alone and document_bytes > most_bytes:
+                yield self._too_long(document_start, document_bytes, document_end)
             else:
-                yield self._block(edges[first : last + 1])
-            first = last
+                yield self._block(edges[first_document : stop_document + 1])
+            first_document = stop_document
 
     def _block(self, edges: Int64) -> Parsed:
         """Return documents that follow each other as records."""
         # The loss mask has a byte for each id, at the index of the id.
-        begin = int(edges[0])
-        end = int(edges[-1])
-        offsets = edges - begin
+        first_id = int(edges[0])
+        stop_id = int(edges[-1])
+        offsets = edges - first_id
         columns: dict[str, tuple[Numbers, Int64]] = {}
-        for name in self._names:
-            if name == INPUT_IDS:
-                columns[name] = (self._stream.ids(begin, end), offsets)
+        for field_name in self._names:
+            if field_name == INPUT_IDS:
+                columns[field_name] = (self._stream.ids(first_id, stop_id), offsets)
             elif self._mask is not None:
-                columns[name] = (
-                    np.frombuffer(self._mask.pread(end - begin, begin), np.uint8),
-                    offsets,
-                )
+                mask_bytes = self._mask.pread(stop_id - first_id, first_id)
+                columns[field_name] = (np.frombuffer(mask_bytes, np.uint8), offsets)
+        # Without fields the positions of the documents are all that is needed.
         rows = None
         if columns:
             rows = Rows(id_batch(columns))
@@ -362,16 +378,16 @@ class _DocumentReader:
             text=None,
             positions=edges[:-1].astype(np.int64),
             bad=(),
-            bytes_read=self._bytes_until(end),
+            bytes_read=self._bytes_until(stop_id),
             rows=rows,
         )
 
     def _too_long(self, position: int, size: int, end: int) -> Parsed:
         """Return a document that is too long as a bad record."""
-        limit = self._want.max_record_bytes
+        most_bytes = self._want.max_record_bytes
         fault = Fault(
             "record_too_long",
-            f"the document has {size} bytes, max_record_bytes is {limit}",
+            f"the document has {size} bytes, max_record_bytes is {most_bytes}",
         )
         return Parsed(
             text=None,
@@ -383,21 +399,21 @@ class _DocumentReader:
     def _bytes_until(self, index: int) -> int:
         """Return the bytes of the range up to an id, less those returned before."""
         # The last document may end behind the range, whose bytes are all that count.
-        end = self._stream.begin + index * self._stream.dtype.itemsize
-        end = min(max(end, self._counted), self._part.stop)
-        count = end - self._counted
-        self._counted = end
-        return count
+        id_offset = self._stream.begin + index * self._stream.dtype.itemsize
+        counted_until = min(max(id_offset, self._counted), self._part.stop)
+        byte_count = counted_until - self._counted
+        self._counted = counted_until
+        return byte_count
 
 
 def _require_names(
     file: InputFile, names: tuple[str, ...], file_names: list[str]
 ) -> None:
     """Raise UnsuitableFileError for a field that the file does not have."""
-    for name in names:
-        if name not in file_names:
+    for field_name in names:
+        if field_name not in file_names:
             raise unsuitable(
                 file,
-                f"it has no field {name!r}; it has {', '.join(file_names)}",
+                f"it has no field {field_name!r}; it has {', '.join(file_names)}",
                 "leave tokens.loss_field and where out",
             )

@@ -1,5 +1,6 @@
-"""Files of other trainers: Megatron-Core, nanoGPT, OLMo-core, MosaicML Streaming,
-litdata, and Grain.
+"""Files of other trainers.
+
+They are Megatron-Core, nanoGPT, OLMo-core, MosaicML Streaming, litdata, and Grain.
 """
 
 from tokenlake.base.lazy_names import lazy_package

@@ -1,5 +1,6 @@
-"""Files of ArrayRecord, which Grain reads: a record for each row, see
-:mod:`tokenlake.etl.layouts.array_record`.
+"""Files of ArrayRecord, which Grain reads: a record for each row.
+
+See :mod:`tokenlake.etl.layouts.array_record` for the records.
 """
 
 from __future__ import annotations
@@ -55,22 +56,19 @@ class ArrayRecordLayout(TokenLayout):
 
     @property
     def schema(self) -> pa.Schema:
-        return pa.schema(
-            dict.fromkeys(
-                self.facts.column_types, pa.list_(pa.from_numpy_dtype(ID_TYPE))
-            )
-        )
+        # A record is one matrix, so that masks have the type of the ids, too.
+        id_lists = pa.list_(pa.from_numpy_dtype(ID_TYPE))
+        return pa.schema(dict.fromkeys(self.facts.column_types, id_lists))
 
     def row_bytes(self, rows: TokenRows) -> Int64:
-        return (
-            np.diff(rows.row_offsets) * ID_TYPE.itemsize * len(self.facts.column_types)
-            + _RECORD_BYTES
-        )
+        position_bytes = ID_TYPE.itemsize * len(self.facts.column_types)
+        return np.diff(rows.row_offsets) * position_bytes + _RECORD_BYTES
 
     def open(self, path: Path, parts: Sequence[Part] = ()) -> ArrayRecordFile:
         return ArrayRecordFile(path, self.facts, self._open_writer)
 
     def export_index(self, files: Sequence[FlatFile]) -> Mapping[str, bytes]:
+        # Records do not say which columns they hold; readers need this file.
         metadata = array_record.RecordMetadata(
             columns=tuple(self.facts.column_types),
             dtype=ID_TYPE.name,
@@ -104,12 +102,11 @@ class ArrayRecordFile:
     def write(self, rows: TokenRows) -> None:
         # A record is the lines of a matrix, one for each column. The package takes
         # records one by one.
-        columns = self._facts.column_arrays(rows).values()
-        parts = [
-            ragged_parts(numbers.astype(ID_TYPE, copy=False), rows.row_offsets)
-            for numbers in columns
-        ]
-        records: Any = joined(parts)
+        record_parts: list[pa.LargeBinaryArray] = []
+        for numbers in self._facts.column_arrays(rows).values():
+            column_ids = numbers.astype(ID_TYPE, copy=False)
+            record_parts.append(ragged_parts(column_ids, rows.row_offsets))
+        records: Any = joined(record_parts)
         for record in records.to_pylist():
             self._writer.write(record)
             self.bytes += len(record) + _RECORD_BYTES
@@ -121,11 +118,8 @@ class ArrayRecordFile:
         # The package writes the file itself, so that it is read again for its hash.
         self._writer.close()
         self._path.chmod(file_mode(self._path.parent))
-        return [
-            Part(
-                array_record.SUFFIX, self._path.stat().st_size, hash_regular(self._path)
-            )
-        ]
+        file_bytes = self._path.stat().st_size
+        return [Part(array_record.SUFFIX, file_bytes, hash_regular(self._path))]
 
     def discard(self) -> None:
         with suppress(Exception):  # the disk may be full; the file is removed anyway

@@ -1,5 +1,6 @@
-"""A file that begins with the places of its records, as shards of MDS and chunks of
-litdata do.
+"""A file that begins with the places of its records.
+
+Shards of MDS and chunks of litdata do.
 
 The places are known when the last record is. Until then, records wait in memory, and
 past 64 MiB in a temporary file.
@@ -54,20 +55,22 @@ class IndexedFile:
         self._encode = encode
         self._head = head
         self._compress = compress
+        # Sizes of all records so far; records that wait in memory, and in a file.
         self._sizes: list[Int64] = []
         self._pieces: list[memoryview] = []
         self._piece_bytes = 0
         self._spool: IO[bytes] | None = None
+        # The head of a file without records: its number and configuration.
         self.bytes = len(head(np.zeros(0, np.int64)))
 
     def write(self, rows: TokenRows) -> None:
         # The size of the file has the records and an offset of 4 bytes for each.
         records = self._encode(rows)
         self._sizes.append(record_sizes(records))
-        data = record_bytes(records)
-        self._pieces.append(data)
-        self._piece_bytes += len(data)
-        self.bytes += len(data) + 4 * len(rows)
+        record_block = record_bytes(records)
+        self._pieces.append(record_block)
+        self._piece_bytes += len(record_block)
+        self.bytes += len(record_block) + 4 * len(rows)
         if self._piece_bytes > _IN_MEMORY_BYTES:
             self._move_to_spool()
 
@@ -80,6 +83,7 @@ class IndexedFile:
             if self._compress is None:
                 self._write_content(part.file)
                 return [part.close()]
+            # A compressed file is one frame, which is made of the whole content.
             content = io.BytesIO()
             self._write_content(content)
             part.file.write(self._compress(content.getvalue()))
@@ -87,6 +91,7 @@ class IndexedFile:
 
     def _write_content(self, file: Any) -> None:
         """Write the places of the records and the records to a file object."""
+        # The records in the temporary file are older than those in memory.
         file.write(self._head(np.concatenate(self._sizes)))
         if self._spool is not None:
             self._spool.seek(0)

@@ -39,8 +39,9 @@ END_TO_END: Final = ("megatron", "numpy", "npy", "litdata")
 
 
 def require_fit(manifest: Manifest, format: str, options: ExportOptions) -> TokenFacts:
-    """Return the facts about the rows of a version; ConfigError if a format cannot hold
-    them.
+    """Return the facts about the rows of a version.
+
+    ConfigError if a format cannot hold them.
 
     Args:
         manifest: Manifest of the version.
@@ -48,11 +49,11 @@ def require_fit(manifest: Manifest, format: str, options: ExportOptions) -> Toke
         options: Options of the export.
     """
     # 1. The kind of the rows, and the type of the ids.
-    name = f"{manifest.dataset}@v{manifest.version}"
+    version_name = f"{manifest.dataset}@v{manifest.version}"
     if manifest.kind not in ("tokens", "packed"):
         raise ConfigError(
-            f"format: {name} is of kind {manifest.kind}, whose rows have several columns of ids; {format!r} holds one. "
-            "Export it as 'parquet', 'arrow' or 'jsonl'"
+            f"format: {version_name} is of kind {manifest.kind}, whose rows have several columns of ids; {format!r} "
+            "holds one. Export it as 'parquet', 'arrow' or 'jsonl'"
         )
     if options.dtype is not None and format not in ID_TYPES:
         raise ConfigError(
@@ -65,23 +66,24 @@ def require_fit(manifest: Manifest, format: str, options: ExportOptions) -> Toke
         columns.discard("loss_mask")
     if "loss_mask" in columns and format in WITHOUT_LOSS_MASK:
         raise ConfigError(
-            f"format: {name} has a loss mask, which {format!r} cannot hold, so that a trainer would learn all ids. "
-            "Choose npy, mds, litdata or array_record, or leave the mask out (drop_loss_mask=True, --drop-loss-mask)"
+            f"format: {version_name} has a loss mask, which {format!r} cannot hold, so that a trainer would learn all "
+            "ids. Choose npy, mds, litdata or array_record, or leave the mask out (drop_loss_mask=True, "
+            "--drop-loss-mask)"
         )
-    # 3. EOS.
+    # 3. EOS. It is appended to documents alone, and must be one id in all of them.
     eos_id = _common(manifest, options.source, "eos_id")
     appended_eos: int | None = None
     if options.append_eos:
         appended_eos = eos_id
         if manifest.kind == "packed" or "attention_mask" in columns:
             raise ConfigError(
-                f"append_eos: set, but rows of {name} have one length: packed rows have EOS already, and padded "
-                "documents have no room for it; leave it out"
+                f"append_eos: set, but rows of {version_name} have one length: packed rows have EOS already, and "
+                "padded documents have no room for it; leave it out"
             )
         if eos_id is None:
             raise ConfigError(
-                f"append_eos: set, but the tokenizers of {name} have no EOS in common; export the sources one by one "
-                "(source, --source)"
+                f"append_eos: set, but the tokenizers of {version_name} have no EOS in common; export the sources one "
+                "by one (source, --source)"
             )
     return TokenFacts(
         width=manifest.width or None,
@@ -105,9 +107,9 @@ def lacks_eos(manifest: Manifest, format: str) -> bool:
     if format not in END_TO_END or manifest.kind != "tokens":
         return False
     # The suffix is the ids that a tokenizer puts behind each document.
-    for facts in manifest.tokenizer.values():
-        suffix = list(facts.get("suffix") or ())
-        if facts.get("eos_id") not in suffix[-1:]:
+    for tokenizer_facts in manifest.tokenizer.values():
+        suffix = list(tokenizer_facts.get("suffix") or ())
+        if tokenizer_facts.get("eos_id") not in suffix[-1:]:
             return True
     return False
 
@@ -131,6 +133,7 @@ def layout_of(
         ConfigError: The format has no such type, or it is too small for the vocabulary.
         MissingExtraError: A package is missing.
     """
+    # 1. Formats with one type of ids.
     format = form.format
     if format == "mds":
         return MdsLayout(facts, max_bytes)
@@ -141,11 +144,12 @@ def layout_of(
         return LitdataLayout(facts, max_bytes, compression)
     if format == "array_record":
         return ArrayRecordLayout(facts)
+    # 2. Formats with several: the smallest is chosen as the trainers' own tools do.
     if format == "megatron":
-        return MegatronLayout(
-            facts, _id_type(format, facts, dtype or megatron.ids_type(facts.vocab_size))
-        )
-    id_type = _id_type(format, facts, dtype or numpy_flat.ids_type(facts.vocab_size))
+        type_name = dtype or megatron.ids_type(facts.vocab_size)
+        return MegatronLayout(facts, _id_type(format, facts, type_name))
+    type_name = dtype or numpy_flat.ids_type(facts.vocab_size)
+    id_type = _id_type(format, facts, type_name)
     suffix = numpy_flat.NPY_SUFFIX
     if format == "numpy":
         suffix = numpy_flat.BIN_SUFFIX
@@ -154,23 +158,26 @@ def layout_of(
 
 def _id_type(format: str, facts: TokenFacts, dtype: str) -> np.dtype[Any]:
     """Return a type of ids, little-endian."""
+    # A type that is too small would wrap ids around, and nothing would show it.
     require_one_of(f"dtype of format {format!r}", dtype, ID_TYPES[format])
     id_type = np.dtype(dtype).newbyteorder("<")
     most_ids = np.iinfo(id_type).max + 1
     if facts.vocab_size > most_ids:
-        must = f"a type for the {facts.vocab_size:,} ids of the vocabulary; this one has {most_ids:,}"
-        raise expected("dtype", dtype, must)
+        required_type = f"a type for the {facts.vocab_size:,} ids of the vocabulary; this one has {most_ids:,}"
+        raise expected("dtype", dtype, required_type)
     return id_type
 
 
 def _common(manifest: Manifest, source: str | None, fact: str) -> int | None:
-    """Return a special id of the tokenizers of the exported sources; None if they
-    have none, or differ in it.
+    """Return a special id of the exported sources' tokenizers.
+
+    None if they have none, or differ in it.
     """
-    ids: set[int | None] = set()
-    for name, facts in manifest.tokenizer.items():
-        if source in (None, name):
-            ids.add(facts.get(fact))
-    if len(ids) != 1:
+    # One set of files has one description: an id that holds for a part only is none.
+    special_ids: set[int | None] = set()
+    for source_name, tokenizer_facts in manifest.tokenizer.items():
+        if source in (None, source_name):
+            special_ids.add(tokenizer_facts.get(fact))
+    if len(special_ids) != 1:
         return None
-    return ids.pop()
+    return special_ids.pop()

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import final
+from typing import Any, final
 
 import numpy as np
 import pyarrow as pa
@@ -47,22 +47,24 @@ class LitdataLayout(TokenLayout):
         self.facts = facts
         self._compression = compression
         self._max_bytes = max_bytes
-        self._types = {name: kind.name for name, kind in facts.column_types.items()}
-        self._items = litdata.Items(
-            self._types, is_stream=list(self._types) == ["input_ids"]
-        )
+        # A mask beside the ids would be lost in a stream, which is ids alone.
+        self._types: dict[str, str] = {}
+        for column_name, column_type in facts.column_types.items():
+            self._types[column_name] = column_type.name
+        is_stream = list(self._types) == ["input_ids"]
+        self._items = litdata.Items(self._types, is_stream=is_stream)
 
     @property
     def schema(self) -> pa.Schema:
-        return pa.schema(
-            {
-                name: pa.list_(pa.from_numpy_dtype(kind))
-                for name, kind in self.facts.column_types.items()
-            }
-        )
+        columns: dict[str, Any] = {}
+        for column_name, column_type in self.facts.column_types.items():
+            columns[column_name] = pa.list_(pa.from_numpy_dtype(column_type))
+        return pa.schema(columns)
 
     def row_bytes(self, rows: TokenRows) -> Int64:
-        id_bytes = sum(kind.itemsize for kind in self.facts.column_types.values())
+        # An item has its offset in the head; a dictionary also the size of each value.
+        column_types = self.facts.column_types.values()
+        id_bytes = sum(column_type.itemsize for column_type in column_types)
         row_head_bytes = 4
         if not self._items.is_stream:
             row_head_bytes += 4 * len(self._types)
@@ -82,16 +84,19 @@ class LitdataLayout(TokenLayout):
         # which `TokensLoader` cuts blocks.
         chunks: list[litdata.Chunk] = []
         for shard in shards:
-            part = shard.parts[0]
-            chunk_bytes = part.content_bytes or part.bytes
+            chunk_part = shard.parts[0]
+            chunk_bytes = chunk_part.content_bytes or chunk_part.bytes
             token_count = None
             if self._items.is_stream:
                 id_bytes = chunk_bytes - litdata.head_bytes(shard.rows)
                 token_count = id_bytes // np.dtype(self._types["input_ids"]).itemsize
-            name = self.shard_name(shard.index)
-            chunks.append(litdata.Chunk(name, chunk_bytes, shard.rows, token_count))
-        index = self._items.index_bytes(chunks, self._max_bytes, self._compression)
-        return {litdata.INDEX: index}
+            chunk_name = self.shard_name(shard.index)
+            chunk = litdata.Chunk(chunk_name, chunk_bytes, shard.rows, token_count)
+            chunks.append(chunk)
+        index_bytes = self._items.index_bytes(
+            chunks, self._max_bytes, self._compression
+        )
+        return {litdata.INDEX: index_bytes}
 
     def _encode(self, rows: TokenRows) -> pa.LargeBinaryArray:
         return self._items.encode(self.facts.column_arrays(rows), rows.row_offsets)

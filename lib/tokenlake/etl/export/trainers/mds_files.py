@@ -23,6 +23,8 @@ from tokenlake.etl.export.trainers.token_layout import TokenFacts, TokenLayout
 from tokenlake.etl.layouts import mds
 
 _IDS_NAME: Final = "tokens"
+"""Name of the column of ids, which LLM Foundry expects."""
+
 _MOST_SHAPE_BYTES: Final = 9
 """Bytes of the size and the shape of an array, at most."""
 
@@ -45,10 +47,12 @@ class MdsLayout(TokenLayout):
         self._names = {name: name for name in facts.column_types}
         self._names["input_ids"] = _IDS_NAME
         columns: list[mds.MdsColumn] = []
-        for name, kind in facts.column_types.items():
-            columns.append(mds.MdsColumn(self._names[name], kind.name, facts.width))
+        for column_name, column_type in facts.column_types.items():
+            mds_name = self._names[column_name]
+            columns.append(mds.MdsColumn(mds_name, column_type.name, facts.width))
         self._columns = mds.MdsColumns.of(columns)
         self._config = self._columns.config(max_bytes)
+        # A sample has its offset in the head of the file; documents also state a shape.
         self._row_head_bytes = 4
         if facts.width is None:
             self._row_head_bytes += _MOST_SHAPE_BYTES * len(columns)
@@ -56,30 +60,33 @@ class MdsLayout(TokenLayout):
     @property
     def schema(self) -> pa.Schema:
         columns: dict[str, Any] = {}
-        for name, kind in self.facts.column_types.items():
-            columns[self._names[name]] = pa.list_(pa.from_numpy_dtype(kind))
+        for column_name, column_type in self.facts.column_types.items():
+            mds_name = self._names[column_name]
+            columns[mds_name] = pa.list_(pa.from_numpy_dtype(column_type))
         return pa.schema(columns)
 
     def row_bytes(self, rows: TokenRows) -> Int64:
-        id_bytes = sum(kind.itemsize for kind in self.facts.column_types.values())
+        column_types = self.facts.column_types.values()
+        id_bytes = sum(column_type.itemsize for column_type in column_types)
         return np.diff(rows.row_offsets) * id_bytes + self._row_head_bytes
 
     def open(self, path: Path, parts: Sequence[Part] = ()) -> IndexedFile:
+        # A shard repeats the configuration of the index before its samples.
         return IndexedFile(path, self._encode, partial(mds.shard_head, self._config))
 
     def shard_name(self, index: int) -> str:
         return mds.shard_name(index)
 
     def split_index(self, shards: Sequence[Shard]) -> Mapping[str, bytes]:
+        # An entry is the name, the size in bytes and the number of samples of a shard.
         entries: list[tuple[str, int, int]] = []
         for shard in shards:
-            name = self.shard_name(shard.index)
-            entries.append((name, shard.parts[0].bytes, shard.rows))
+            file_name = self.shard_name(shard.index)
+            entries.append((file_name, shard.parts[0].bytes, shard.rows))
         return {mds.INDEX: mds.index_bytes(self._config, entries)}
 
     def _encode(self, rows: TokenRows) -> pa.LargeBinaryArray:
-        arrays = self.facts.column_arrays(rows)
-        return self._columns.encode(
-            {self._names[name]: numbers for name, numbers in arrays.items()},
-            rows.row_offsets,
-        )
+        mds_arrays: dict[str, Any] = {}
+        for column_name, numbers in self.facts.column_arrays(rows).items():
+            mds_arrays[self._names[column_name]] = numbers
+        return self._columns.encode(mds_arrays, rows.row_offsets)

@@ -70,6 +70,7 @@ class MegatronFile:
     def __init__(
         self, path: Path, dtype: np.dtype[Any], parts: Sequence[Part] = ()
     ) -> None:
+        # Each of the three files continues after the bytes that were recorded.
         self._path = path
         self._dtype = dtype
         self._ids = PartFile(path, megatron.DATA_SUFFIX, parts)
@@ -88,6 +89,7 @@ class MegatronFile:
         self._document_sizes.write(sequences.row_sizes)
 
     def so_far(self) -> list[Part]:
+        # The index is no part of it: it is written at the end, from the other two.
         return [
             self._ids.so_far(),
             self._lengths.so_far(),
@@ -97,15 +99,16 @@ class MegatronFile:
     def close(self) -> list[Part]:
         # The index states the number of sequences first, then all their lengths, which
         # are mapped into memory rather than read.
-        ids = self._ids.close()
-        with PartFile(self._path, megatron.INDEX_SUFFIX) as index:
+        ids_part = self._ids.close()
+        with PartFile(self._path, megatron.INDEX_SUFFIX) as index_file:
             lengths = self._lengths.numbers()
             document_sizes = self._document_sizes.numbers()
-            megatron.write_index(index.file, self._dtype, lengths, document_sizes)
-            index_part = index.close()
+            megatron.write_index(index_file.file, self._dtype, lengths, document_sizes)
+            index_part = index_file.close()
+        # Their files stay until the whole export is in its place.
         self._lengths.discard()
         self._document_sizes.discard()
-        return [ids, index_part]
+        return [ids_part, index_part]
 
     def discard(self) -> None:
         self._ids.discard()

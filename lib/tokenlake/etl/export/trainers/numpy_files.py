@@ -1,5 +1,6 @@
-"""Files of nanoGPT (``NAME.bin``) and OLMo-core (``NAME.npy``): ids alone, and their
-borders in ``NAME.csv.gz``.
+"""Files of nanoGPT (``NAME.bin``) and OLMo-core (``NAME.npy``).
+
+They hold ids alone, and the borders of documents in ``NAME.csv.gz``.
 
 Padding is left out. The borders are those of documents, and in packed rows those of
 their segments. The loss mask of ``.npy`` files is a file of its own, which OLMo-core
@@ -55,6 +56,7 @@ class NumpyLayout(TokenLayout):
 
     @property
     def schema(self) -> pa.Schema:
+        # A loss mask is a file beside the ids, and a column in the manifest.
         columns: dict[str, Any] = {
             "input_ids": pa.list_(pa.from_numpy_dtype(self._dtype))
         }
@@ -77,10 +79,11 @@ class NumpyLayout(TokenLayout):
     def export_index(self, files: Sequence[FlatFile]) -> Mapping[str, bytes]:
         # Loss masks end like files of ids, and have no ids.
         id_counts: dict[str, int] = {}
-        for file in files:
-            is_loss_mask = file.path.endswith(numpy_flat.LABEL_MASK_SUFFIX)
-            if file.path.endswith(self._suffix) and not is_loss_mask:
-                id_counts[file.path] = file.bytes // self._dtype.itemsize
+        for flat_file in files:
+            is_loss_mask = flat_file.path.endswith(numpy_flat.LABEL_MASK_SUFFIX)
+            if flat_file.path.endswith(self._suffix) and not is_loss_mask:
+                id_counts[flat_file.path] = flat_file.bytes // self._dtype.itemsize
+        # Files of ids alone do not state their type: this file does.
         metadata = numpy_flat.FlatMetadata(
             dtype=self._dtype.name,
             vocab_size=self.facts.vocab_size,
@@ -137,23 +140,25 @@ class NumpyFile:
             self._loss_mask.write_numbers(sequences.loss_mask.astype(MASK_TYPE))
 
     def so_far(self) -> list[Part]:
-        parts = [self._ids.so_far(), self._lengths.so_far()]
+        # Borders are no part of it: they are written at the end, from the lengths.
+        open_parts = [self._ids.so_far(), self._lengths.so_far()]
         if self._loss_mask is not None:
-            parts.append(self._loss_mask.so_far())
-        return parts
+            open_parts.append(self._loss_mask.so_far())
+        return open_parts
 
     def close(self) -> list[Part]:
-        parts = [self._ids.close()]
-        with PartFile(self._path, numpy_flat.BORDERS_SUFFIX) as borders:
-            writer = numpy_flat.BordersWriter(borders.file)
-            for starts, ends in _borders(self._lengths.numbers()):
-                writer.write(starts, ends)
+        # The first part is that of the ids, as the export expects it.
+        closed_parts = [self._ids.close()]
+        with PartFile(self._path, numpy_flat.BORDERS_SUFFIX) as borders_file:
+            writer = numpy_flat.BordersWriter(borders_file.file)
+            for document_starts, document_ends in _borders(self._lengths.numbers()):
+                writer.write(document_starts, document_ends)
             writer.close()
-            parts.append(borders.close())
+            closed_parts.append(borders_file.close())
         self._lengths.discard()
         if self._loss_mask is not None:
-            parts.append(self._loss_mask.close())
-        return parts
+            closed_parts.append(self._loss_mask.close())
+        return closed_parts
 
     def discard(self) -> None:
         self._ids.discard()
@@ -168,8 +173,10 @@ def _borders(lengths: npt.NDArray[np.int32]) -> Iterator[tuple[Int64, Int64]]:
     Args:
         lengths: Number of ids of each document, int32[n].
     """
-    begin = 0
-    for first in range(0, len(lengths), _BORDERS_AT_A_TIME):
-        offsets = offsets_of(lengths[first : first + _BORDERS_AT_A_TIME]) + begin
+    # Each portion begins at the id at which the one before it ended.
+    first_id = 0
+    for first_document in range(0, len(lengths), _BORDERS_AT_A_TIME):
+        portion = lengths[first_document : first_document + _BORDERS_AT_A_TIME]
+        offsets = offsets_of(portion) + first_id
         yield offsets[:-1], offsets[1:]
-        begin = int(offsets[-1])
+        first_id = int(offsets[-1])

@@ -64,6 +64,7 @@ class TokenFiles:
         self._shard_folder = shards
         self._max_bytes = max_bytes
         self._edges = edges
+        # Offsets of 32 bits limit the files of some formats.
         if layout.most_bytes is not None:
             self._max_bytes = min(max_bytes or layout.most_bytes, layout.most_bytes)
         if layout.has_folders:
@@ -91,38 +92,39 @@ class TokenFiles:
         """Add rows."""
         if self._layout.facts.appended_eos is not None:
             rows = rows.with_eos(self._layout.facts.appended_eos)
+        # Sizes of all rows at once, so that a file ends by a search, not by a loop.
         bytes_before = offsets_of(self._layout.row_bytes(rows))
-        first = 0
-        while first < len(rows):
+        first_row = 0
+        while first_row < len(rows):
             if self._open is None:
                 self._open = self._layout.open(self._open_path)
                 self._recorded_bytes = 0
             # 1. The rows that fit into the open file; an empty file takes a row of any
             #    size.
-            end = len(rows)
+            end_row = len(rows)
             if self._max_bytes is not None:
-                end_bytes = bytes_before[first] + self._max_bytes - self._open.bytes
-                end = int(np.searchsorted(bytes_before, end_bytes, "right")) - 1
+                free_bytes = self._max_bytes - self._open.bytes
+                end_bytes = bytes_before[first_row] + free_bytes
+                end_row = int(np.searchsorted(bytes_before, end_bytes, "right")) - 1
                 if self._file_rows == 0:
-                    end = max(end, first + 1)
+                    end_row = max(end_row, first_row + 1)
             # 2. Of these, the rows before the row at which the file ends.
-            edge = self._next_edge()
-            if edge is not None:
-                end = min(end, first + edge - self.rows)
+            next_edge = self._next_edge()
+            if next_edge is not None:
+                end_row = min(end_row, first_row + next_edge - self.rows)
             # 3. A file that is full ends.
-            row_count = end - first
+            row_count = end_row - first_row
             if row_count > 0:
-                self._open.write(rows.rows(first, end))
+                self._open.write(rows.rows(first_row, end_row))
                 self.rows += row_count
                 self._file_rows += row_count
-                first = end
-            if first < len(rows) or self.rows == edge:
+                first_row = end_row
+            if first_row < len(rows) or self.rows == next_edge:
                 self._end_file()
         self._record_growth()
 
     def finish(self, naming: str | None) -> list[FlatFile]:
-        """Close the last file, name all files, and return them; none if there were no
-        rows.
+        """Close the last file, name all files, and return them; none without rows.
 
         Args:
             naming: Names of the files, with ``split``, ``index`` and ``count``; None:
@@ -140,12 +142,13 @@ class TokenFiles:
             first_part, *other_parts = shard.parts
             named_file = self._named(shard, first_part, naming)
             files.append(replace(named_file, rows=shard.rows))
-            for part in other_parts:
-                files.append(self._named(shard, part, naming))
+            for other_part in other_parts:
+                files.append(self._named(shard, other_part, naming))
         # 2. Files about the shards.
-        for name, data in self._layout.split_index(self._shards).items():
-            file = put_file(self._folder / name, data)
-            files.append(replace(file, path=self._path_of(name), split=self._series))
+        for file_name, content in self._layout.split_index(self._shards).items():
+            index_file = put_file(self._folder / file_name, content)
+            index_path = self._path_of(file_name)
+            files.append(replace(index_file, path=index_path, split=self._series))
         return files
 
     @property
@@ -155,17 +158,19 @@ class TokenFiles:
 
     def _named(self, shard: Shard, part: Part, naming: str | None) -> FlatFile:
         """Name a part of a shard, and return its entry, without rows."""
-        name = self._series
+        # The parts of a shard have one name and different suffixes: trainers look for
+        # the index beside the ids.
+        file_name = self._series
         if self._layout.has_folders:
-            name = self._layout.shard_name(shard.index)
+            file_name = self._layout.shard_name(shard.index)
         elif naming is not None:
-            name = naming.format(
+            file_name = naming.format(
                 split=self._series, index=shard.index, count=len(self._shards)
             )
-        name += part.suffix
-        self._shard_folder.place(shard, part, self._folder / name)
+        file_name += part.suffix
+        self._shard_folder.place(shard, part, self._folder / file_name)
         return FlatFile(
-            path=self._path_of(name),
+            path=self._path_of(file_name),
             split=self._series,
             bytes=part.bytes,
             sha256=part.sha256,
@@ -182,8 +187,9 @@ class TokenFiles:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Close the open file after an error; the files are for the caller to
-        remove.
+        """Close the open file after an error.
+
+        The files are for the caller to remove.
         """
         if self._open is not None:
             self._open.discard()
@@ -192,36 +198,39 @@ class TokenFiles:
         """Return the row at which the open file ends; None: at none."""
         if self._edges is None:
             return None
-        index = int(np.searchsorted(np.asarray(self._edges), self.rows, "right"))
-        if index == len(self._edges):
+        edge_index = int(np.searchsorted(np.asarray(self._edges), self.rows, "right"))
+        if edge_index == len(self._edges):
             return None
-        return self._edges[index]
+        return self._edges[edge_index]
 
     def _end_file(self) -> None:
         """Close the open shard and record it."""
+        # A shard is recorded only after its last byte is written.
         assert self._open is not None
-        parts = tuple(self._open.close())
-        shard = Shard(self._series, len(self._shards), self._file_rows, parts)
+        closed_parts = tuple(self._open.close())
+        shard = Shard(self._series, len(self._shards), self._file_rows, closed_parts)
         self._shard_folder.add(shard)
         self._shards.append(shard)
         self._open = None
         self._file_rows = 0
 
     def _record_growth(self) -> None:
-        """Record the state of a shard that has grown, so that an export of one large
-        file can be resumed inside it.
+        """Record the state of a shard that has grown.
+
+        An export of one large file can then be resumed inside it.
         """
         if self._open is None:
             return
         if self._open.bytes - self._recorded_bytes < GROWTH_BYTES:
             return
-        parts = tuple(self._open.so_far())
-        if parts:
+        # Formats that cannot be continued have no parts until their end.
+        open_parts = tuple(self._open.so_far())
+        if open_parts:
             shard = Shard(
                 self._series,
                 len(self._shards),
                 self._file_rows,
-                parts,
+                open_parts,
                 is_complete=False,
             )
             self._shard_folder.add(shard)
@@ -230,8 +239,8 @@ class TokenFiles:
 
 def put_file(path: Path, data: bytes) -> FlatFile:
     """Write a file that describes others, and return its entry, without a split."""
-    with HashingFile(path) as file:
-        file.write(data)
-        sha256 = file.sha256
+    with HashingFile(path) as hashing_file:
+        hashing_file.write(data)
+        sha256 = hashing_file.sha256
     path.chmod(file_mode(path.parent))
     return FlatFile(path=path.name, split="", bytes=len(data), sha256=sha256, rows=0)

@@ -1,5 +1,6 @@
-"""A file format of another trainer, as an export sees it: rows come in, files of one
-or more parts come out.
+"""A file format of another trainer, as an export sees it.
+
+Rows come in, and files of one or more parts come out.
 """
 
 from __future__ import annotations
@@ -57,23 +58,25 @@ class TokenFacts:
     @property
     def column_types(self) -> dict[str, np.dtype[Any]]:
         """Name -> type of the columns of formats that have columns, in order."""
-        types: dict[str, np.dtype[Any]] = {"input_ids": ID_TYPE}
+        # Readers get a segment id for each token, rather than the stored lengths.
+        column_types: dict[str, np.dtype[Any]] = {"input_ids": ID_TYPE}
         if "attention_mask" in self.columns:
-            types["attention_mask"] = MASK_TYPE
+            column_types["attention_mask"] = MASK_TYPE
         if "segment_lengths" in self.columns:
-            types["segment_ids"] = ID_TYPE
+            column_types["segment_ids"] = ID_TYPE
         if "loss_mask" in self.columns:
-            types["loss_mask"] = MASK_TYPE
-        return types
+            column_types["loss_mask"] = MASK_TYPE
+        return column_types
 
     def column_arrays(self, rows: TokenRows) -> dict[str, npt.NDArray[Any]]:
-        """Return the columns of rows, in the types of :attr:`column_types`, flat:
-        one row after the other.
+        """Return the columns of rows, flat: one row after the other.
+
+        They have the types of :attr:`column_types`.
         """
         # All columns of a row have one length, that of its ids.
         arrays: dict[str, npt.NDArray[Any]] = {}
-        for name, kind in self.column_types.items():
-            match name:
+        for column_name, column_type in self.column_types.items():
+            match column_name:
                 case "input_ids":
                     numbers = rows.input_ids
                 case "attention_mask":
@@ -83,7 +86,7 @@ class TokenFacts:
                 case _:
                     numbers = rows.loss_mask
             assert numbers is not None
-            arrays[name] = numbers.astype(kind, copy=False)
+            arrays[column_name] = numbers.astype(column_type, copy=False)
         return arrays
 
 
@@ -102,8 +105,9 @@ class OpenTokenFile(Protocol):
         ...
 
     def so_far(self) -> Sequence[Part]:
-        """Return the parts that are written, from which :meth:`TokenLayout.open`
-        continues; none if the format cannot continue a file.
+        """Return the parts that are written; none if they cannot be continued.
+
+        :meth:`TokenLayout.open` continues after them.
         """
         ...
 
@@ -150,6 +154,7 @@ class TokenLayout(ABC):
 
     def shard_name(self, index: int) -> str:
         """Return the name of a shard in the folder of a split, without the suffix."""
+        # Formats with a folder for each split override it.
         raise NotImplementedError(
             f"{type(self).__name__} names files by their split; shard {index} has no such name"
         )
@@ -194,7 +199,7 @@ class NumberSpool:
 
     def numbers(self) -> npt.NDArray[np.int32]:
         """Return all numbers, mapped into memory, int32[n]."""
-        if not self._part.bytes:
+        if not self._part.bytes:  # an empty file cannot be mapped
             return np.zeros(0, np.int32)
         return np.memmap(self._path, np.int32, "r")
 
@@ -220,11 +225,15 @@ class PartFile:
     def __init__(self, path: Path, suffix: str, parts: Sequence[Part] = ()) -> None:
         self._path = path.with_name(path.name + suffix)
         self._suffix = suffix
-        begin = 0
+        # A part is continued behind its recorded bytes. Those after them are of the
+        # interrupted run, and are written again.
+        recorded_bytes = 0
         for part in parts:
             if part.suffix == suffix:
-                begin = part.bytes
-        self.file: Any = HashingFile(self._path, begin=begin, hashes_aside=True)
+                recorded_bytes = part.bytes
+        self.file: Any = HashingFile(
+            self._path, begin=recorded_bytes, hashes_aside=True
+        )
 
     @property
     def bytes(self) -> int:
@@ -233,15 +242,18 @@ class PartFile:
 
     def write_numbers(self, numbers: npt.NDArray[Any]) -> None:
         """Write the bytes of numbers."""
+        # A view of the bytes: numbers are not copied if they lie one after the other.
         if len(numbers):
             self.file.write(np.ascontiguousarray(numbers).view(np.uint8).data)
 
     def so_far(self) -> Part:
         """Return size and hash of the bytes so far."""
+        # The hash so far can be read at any time: later bytes are added to it.
         return Part(self._suffix, self.file.bytes, self.file.sha256)
 
     def close(self) -> Part:
         """Close the file, and return its size and hash."""
+        # Files are private while they are written, and then as their folder is.
         self.file.close()
         self._path.chmod(file_mode(self._path.parent))
         return self.so_far()
