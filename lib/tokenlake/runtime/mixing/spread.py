@@ -182,8 +182,9 @@ class _Limits:
 def _round_to(
     lacking_rows: Int64, rows: Int64, limits: _Limits, surplus: Int64, divisors: Int64
 ) -> Int64:
-    """Change numbers of rows so that those of a source sum to a total, or come as close
-    to it as their limits allow.
+    """Change numbers of rows so that those of a source sum to a total.
+
+    They come as close to it as their limits allow.
 
     Lanes that are the furthest behind take one more, or those that are the furthest
     ahead one less, until the sum is right.
