@@ -1,5 +1,6 @@
-"""The tour: ``python -m tokenlake.demo [DIRECTORY] [--no-prefect]``. `make demo` runs
-it.
+"""The tour: ``python -m tokenlake.demo [DIRECTORY] [--no-prefect]``.
+
+`make demo` runs it.
 
 It makes a small real corpus that every machine with Python has, and a tokenizer trained
 on it, then runs the commands a user would type, each shown before it runs. Nothing is
@@ -145,8 +146,9 @@ def _unique(documents: Iterable[Document]) -> Iterator[Document]:
 
 
 def _manual_topics() -> list[Document]:
-    """The chapters of the language reference that ``help('topics')`` shows; some
-    builds leave them out.
+    """Return the chapters of the language reference that ``help('topics')`` shows.
+
+    Some builds leave them out.
     """
     try:
         from pydoc_data import topics  # optional: some builds of Python leave it out
@@ -156,8 +158,9 @@ def _manual_topics() -> list[Document]:
 
 
 def _descriptions() -> Iterator[Document]:
-    """The long descriptions in METADATA: its body, or the older header field; broken
-    text is left out.
+    """Yield the long descriptions in METADATA; broken text is left out.
+
+    A description is the body, or the older header field.
     """
     found = {
         dist.name.lower(): dist
@@ -191,8 +194,9 @@ def _docstring_pages() -> Iterator[Document]:
 
 
 def _docstrings(module: Path, name: str) -> str:
-    """All docstrings of a module as one page: a heading with the qualified name,
-    then the text.
+    """Return all docstrings of a module as one page.
+
+    Each is a heading with the qualified name, then the text.
     """
     source = _utf8(module)
     if not source or len(source) > _LARGEST_MODULE or b'"""' not in source:
@@ -230,8 +234,9 @@ def _modules(folder: Path) -> list[Path]:
 
 
 def _utf8(path: Path) -> bytes | None:
-    """The file's bytes if they are text in UTF-8 without NUL (tables generated for
-    codecs are not).
+    """Return the file's bytes if they are text in UTF-8 without NUL.
+
+    Tables generated for codecs are not.
     """
     try:
         data = path.read_bytes()
@@ -246,8 +251,9 @@ def ensure_tokenizer(
     corpus: Mapping[str, Path],
     report: Report = quiet,
 ) -> Path:
-    """Train a byte-level BPE of 8,192 ids on a sample of ``corpus`` unless
-    ``directory`` has one.
+    """Train a byte-level BPE of 8,192 ids on a sample of ``corpus``.
+
+    A tokenizer that ``directory`` already has is kept.
 
     Returns:
         The tokenizer's folder.
@@ -271,11 +277,13 @@ def ensure_tokenizer(
 def demo_settings(
     directory: str | os.PathLike[str], report: Report = quiet, *, trained: bool = True
 ) -> dict[str, Any]:
-    """Return the demo's configuration, as a person would write it in YAML; corpus and
-    tokenizer are made where missing.
+    """Return the demo's configuration, as a person would write it in YAML.
+
+    Corpus and tokenizer are made where missing.
 
     Args:
-        trained: with a tokenizer of its own, which takes some seconds to train.
+        trained: True for a tokenizer of the demo itself, which takes some seconds to
+            train.
     """
     root = Path(directory).resolve()
     corpus = ensure_corpus(root, report)
@@ -304,8 +312,9 @@ def demo_settings(
 
 
 def _sample(corpus: Mapping[str, Path]) -> Iterator[str]:
-    """Beginnings of texts, an equal share of bytes from each source, spread over all
-    of it.
+    """Yield beginnings of texts, an equal share of bytes from each source.
+
+    They are spread over all of the source.
     """
     code = [
         path.read_text(encoding="utf-8")

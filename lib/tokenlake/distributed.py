@@ -23,15 +23,16 @@ def parallel_process_shards(
     process_fn: Callable[[list[Row]], list[Row]],
     num_workers: int = 4,
 ) -> Iterator[Row]:
-    """Return what a function makes of the rows of each shard, in the order of the
-    shards.
+    """Return the rows that a function makes of the rows of each shard.
+
+    They come in the order of the shards.
 
     Args:
-        source: its shards lie in memory whole, up to ``2 * num_workers`` of them at a
-            time.
-        process_fn: from the rows of a shard to any rows; threads of this process call
-            it side by side.
-        num_workers: how many threads.
+        source: Source of the shards. Up to ``2 * num_workers`` shards are in memory as
+            a whole.
+        process_fn: Function from the rows of a shard to any rows. Threads of this
+            process call it side by side.
+        num_workers: Number of threads.
 
     Raises:
         ConfigError: `num_workers` is no whole number from 1 on. Whatever `process_fn`

@@ -64,12 +64,13 @@ _AROUND: Final = "'),.;:!]}`"
 
 
 def without_credentials(text: str, *, every_query: bool = False) -> str:
-    """Return `text` without passwords in URLs, and without queries that hold a
-    signature, however they are quoted.
+    """Return `text` without passwords and signed queries in URLs.
+
+    They are found however the URL is quoted.
 
     Args:
-        every_query: without any query: in the message of another library it may be a
-            secret under any name.
+        every_query: True to remove every query. In the message of another library it
+            may be a secret under any name.
     """
     if "@" in text:
         text = _PASSWORD.sub(lambda found: f"{found[1] or found[2]}...@", text)
@@ -125,9 +126,7 @@ class TokenlakeError(Exception):
 
     @property
     def field_path(self) -> str | None:
-        """Place in a configuration or a row, such as ``prompt.template``; None if
-        the error has none.
-        """
+        """Place in a configuration or a row, such as ``prompt.template``, or None."""
         return self.details.get("field_path")
 
     @property
@@ -189,16 +188,16 @@ class SourceNotFoundError(SourceError):
 
 
 class DamagedFileError(SourceError):
-    """A file as a whole cannot be trusted (cut, corrupted, wrong format); never
-    quarantined.
+    """A file as a whole cannot be trusted (cut, corrupted, wrong format).
+
+    It is never quarantined.
     """
 
 
 class UnsuitableFileError(DamagedFileError):
-    """A file is whole, but not what is expected: another format, encoding, column or
-    type; never quarantined.
+    """A file is whole, but of another format, encoding, column or type than expected.
 
-    It is handled wherever damaged files are.
+    It is never quarantined, and is handled wherever damaged files are.
     """
 
 
@@ -230,9 +229,7 @@ class EngineMismatchError(TokenizerError):
 
 
 class TemplateMismatchError(TokenizerError):
-    """A conversation rendered together with others differs from the result of its
-    chat template.
-    """
+    """A conversation rendered with others differs from its chat template's result."""
 
 
 class StoreError(TokenlakeError):
@@ -264,8 +261,9 @@ class WorkerError(TokenlakeError):
 
 
 class WorkerDiedError(WorkerError):
-    """A worker process ended without an answer (killed, out of memory); a retry may
-    succeed.
+    """A worker process ended without an answer (killed, out of memory).
+
+    A retry may succeed.
     """
 
 
@@ -290,8 +288,9 @@ _BY_NAME: Final = _tree(TokenlakeError)
 
 
 def to_json(error: TokenlakeError) -> dict[str, Any]:
-    """Return ``{"type", "message", "details"}``, enough for :func:`from_json` to
-    rebuild the error.
+    """Return ``{"type", "message", "details"}`` of an error.
+
+    It is enough for :func:`from_json` to rebuild the error.
     """
     return {
         "type": type(error).__name__,

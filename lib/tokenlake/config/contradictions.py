@@ -107,8 +107,9 @@ def _shard_problems(config: PipelineConfig) -> Iterator[str]:
 
 
 def truncation_problems(config: PipelineConfig) -> list[str]:
-    """Return contradictions about long documents, and options of truncation without
-    effect, one message each.
+    """Return contradictions about long documents, one message each.
+
+    They include options of truncation without effect.
     """
     # `long_documents` is the policy, `truncation` of a tokenizer its short form: they
     # must agree.
@@ -281,8 +282,9 @@ def _ids_problems(config: PipelineConfig) -> Iterator[str]:
 def _whole_row_problems(
     config: PipelineConfig, dataset: DatasetConfig, path: str
 ) -> Iterator[str]:
-    """Yield options that contradict `tokens.rows`: records that are packed rows
-    already.
+    """Yield options that contradict `tokens.rows`.
+
+    Its records are packed rows already.
     """
     # Whole rows pass through unchanged: any option that would change them contradicts.
     pack = config.pack
@@ -359,8 +361,9 @@ def _fim_problems(config: PipelineConfig) -> Iterator[str]:
 
 
 def _preference_problems(config: PipelineConfig) -> Iterator[str]:
-    """Yield options that contradict a section `preference`; nothing if no dataset
-    has one.
+    """Yield options that contradict a section `preference`.
+
+    Nothing is yielded if no dataset has one.
     """
     # Pairs have columns of their own, and a build writes one schema.
     paired = [dataset for dataset in config.datasets if dataset.preference is not None]
@@ -402,8 +405,9 @@ def _preference_problems(config: PipelineConfig) -> Iterator[str]:
 def _truncation_of_answers(
     path: str, section: DatasetConfig | TokenizeStageConfig
 ) -> Iterator[str]:
-    """Yield options of truncation that a section sets and that preferences do not
-    have.
+    """Yield options of truncation that preferences do not have.
+
+    A section sets them.
     """
     for name, usual in (
         ("truncation_strategy", "simple"),
@@ -415,8 +419,9 @@ def _truncation_of_answers(
 
 
 def _stored_problems(config: PipelineConfig) -> Iterator[str]:
-    """Yield options that a build of stored datasets needs or cannot have, beyond
-    those of a valid configuration.
+    """Yield options that a build of stored datasets needs or cannot have.
+
+    They come on top of those of a valid configuration.
     """
     for dataset in config.datasets:
         path = f"datasets.{dataset.name}"
@@ -446,8 +451,10 @@ def _stored_problems(config: PipelineConfig) -> Iterator[str]:
 
 
 def store_problems(config: PipelineConfig, store: str) -> list[str]:
-    """Return problems of a store: credentials in its URL, which is recorded, options
-    that a folder lacks, or a URL that lacks a slash.
+    """Return problems of a store's URL and of its options.
+
+    The URL, which is recorded, may have credentials or lack a slash. A folder lacks
+    options of an object store.
     """
     # A URL with a missing slash would become a local folder.
     whole_url = url_probably_meant(store)

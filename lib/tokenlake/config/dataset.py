@@ -105,8 +105,9 @@ def _sentinels(names: tuple[str, ...]) -> tuple[str, ...]:
 
 
 class FimConfig(Section):
-    """Fill-in-the-middle: a share of the plain texts is cut into three parts, which are
-    reordered behind sentinel tokens.
+    """Fill-in-the-middle: plain texts are cut into three parts, which are reordered.
+
+    A share of the texts is cut. Sentinel tokens mark the parts.
     """
 
     rate: Share = 0.5
@@ -135,8 +136,9 @@ _SLICE: Final = re.compile(r"(?P<split>[^\[\]+]+)\[(?P<start>\d*):(?P<stop>\d*)\
 
 
 def _no_slice(name: str) -> str:
-    """Return the name of a split; a slice or a sum of splits, as `datasets` takes
-    them, is a problem.
+    """Return the name of a split; a slice or a sum of splits is a problem.
+
+    Slices and sums are those that `datasets` takes.
     """
     if "+" in name:
         # `datasets` of Hugging Face adds splits up as "train+test".
@@ -379,9 +381,7 @@ class DatasetConfig(Section):
 
     @property
     def ids(self) -> TokensConfig | None:
-        """The section `tokens`, that of the format where it is not written; None
-        where records hold text.
-        """
+        """The section `tokens`, or that of the format; None for records of text."""
         if self.tokens is None and self.type in TOKEN_TYPES:
             return TokensConfig()
         return self.tokens
@@ -393,9 +393,7 @@ class DatasetConfig(Section):
 
     @property
     def split_from(self) -> Literal["default", "option", "mapping"]:
-        """Origin of the split to read: the default, an option, or the key of a
-        mapping `data_files`.
-        """
+        """Origin of the split: the default, an option, or a key of `data_files`."""
         # A mapping names its splits, so that one of its keys is always meant.
         if isinstance(self.data_files, dict):
             return "mapping"
@@ -406,8 +404,9 @@ class DatasetConfig(Section):
 
     @property
     def files_to_read(self) -> tuple[str, ...]:
-        """The entries of `data_files`, of a mapping those of the split that is read;
-        () without any.
+        """The entries of `data_files` that are read; () without any.
+
+        Of a mapping they are those of the split that is read.
         """
         # One path may be written without a list.
         files = self.data_files
@@ -419,9 +418,7 @@ class DatasetConfig(Section):
 
     @property
     def all_files(self) -> tuple[str, ...]:
-        """The entries of `data_files`, of a mapping those of all splits; () without
-        any.
-        """
+        """The entries of `data_files`, of all splits; () without any."""
         if not isinstance(self.data_files, dict):
             return self.files_to_read
         entries: list[str] = []
@@ -433,8 +430,7 @@ class DatasetConfig(Section):
     def _without_unwritten(
         self, handler: SerializerFunctionWrapHandler
     ) -> dict[str, Any]:
-        """Leave out options that mean something else where they are written than where
-        they are not.
+        """Leave out unwritten options whose default differs in meaning if written.
 
         A written split selects files by their names; a written text mode holds for rows
         and builds alike.
@@ -501,8 +497,9 @@ class DatasetConfig(Section):
             )
 
     def _check_mapping(self) -> None:
-        """Raise a problem if a mapping `data_files` lacks the split, or stands
-        beside an option without use.
+        """Raise a problem if a mapping `data_files` contradicts other options.
+
+        It may lack the split, or stand beside an option without use.
         """
         if not isinstance(self.data_files, dict):
             return
@@ -546,8 +543,9 @@ Integer = Literal["int32", "int64"]
 
 
 def is_hub_id(name: str) -> bool:
-    """Return whether a name is the id of a dataset on the Hub: it has the form of
-    one, and is no path of this disk.
+    """Return whether a name is the id of a dataset on the Hub.
+
+    It has the form of an id, and is no path of this disk.
     """
     # "data/train.jsonl" has the form of an id, too: an extension of a data file
     # decides.
@@ -645,8 +643,9 @@ class DataModuleDataset(Section):
 
 
 class DataLoaderConfig(Section):
-    """Section `dataloader`: arguments of ``torch.utils.data.DataLoader``; not used
-    by a build.
+    """Section `dataloader`: arguments of ``torch.utils.data.DataLoader``.
+
+    A build does not use them.
     """
 
     batch_size: Count = 1
@@ -738,8 +737,9 @@ class DataModuleConfig(Section):
 
     @property
     def tokenizer_config(self) -> TokenizerConfig:
-        """The tokenizer with the defaults of a data module: rows of `max_length`
-        ids, longer ones cut.
+        """The tokenizer with the defaults of a data module.
+
+        Rows have `max_length` ids; longer ones are cut.
         """
         # Prompts are padded to equal rows, unless several share a row.
         options: dict[str, Any] = {"max_length": 2048}

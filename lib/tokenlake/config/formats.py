@@ -1,6 +1,4 @@
-"""The formats of inputs, and the facts about each that are known before a file is
-opened.
-"""
+"""The formats of inputs, and facts about each that need no opened file."""
 
 from __future__ import annotations
 
@@ -115,9 +113,7 @@ class FormatFacts:
         return self.layout in ("lines", "whole")
 
     def companion(self, path: str) -> str:
-        """Return the entry of `companions` that a path is of; "" for a file of
-        records.
-        """
+        """Return the entry of `companions` for a path; "" for a file of records."""
         name = path.rpartition("/")[2]
         for companion in self.companions:
             is_of_folder = not companion.startswith(".")

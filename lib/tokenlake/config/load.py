@@ -1,5 +1,6 @@
-"""Load a configuration from a YAML file, a mapping or a model: validated, or one
-error that lists every problem.
+"""Load a configuration from a YAML file, a mapping or a model.
+
+The result is valid; otherwise one error lists every problem.
 """
 
 from __future__ import annotations
@@ -37,8 +38,7 @@ _EXAMPLE: Final = (
 
 
 def load_config(source: ConfigSource, overrides: Sequence[str] = ()) -> PipelineConfig:
-    """Return the configuration of a file, a mapping or a model, with some options
-    overridden.
+    """Return the configuration of a file, a mapping or a model, with overrides.
 
     In a file and in overrides a secret must be a reference. A file's stem is the
     default `name`.
@@ -77,17 +77,16 @@ def load_config(source: ConfigSource, overrides: Sequence[str] = ()) -> Pipeline
 
 
 def _require_valid(config: PipelineConfig, file: str | None) -> None:
-    """Raise one ConfigError about all problems that concern several options, if
-    there are any.
-    """
+    """Raise one ConfigError about all problems that concern several options."""
     problems = config.validate()
     if problems:
         raise problems_error(ConfigError, problems, file)
 
 
 def pipeline_of(config: DataModuleConfig, *, build: bool = True) -> PipelineConfig:
-    """Return the same configuration in the form of a pipeline, which builds and sources
-    of rows read.
+    """Return the same configuration in the form of a pipeline.
+
+    Builds and sources of rows read this form.
 
     Args:
         config: Configuration of ``type: data_module``.

@@ -1,5 +1,4 @@
-"""The whole configuration of a pipeline, as canonical YAML, and its JSON Schema for
-editors; with its sections `mix` and `clean`.
+"""The whole configuration of a pipeline, as canonical YAML and as JSON Schema.
 
 `mix` says weights, where a mixture ends, its order, and the caps of its sources;
 `clean`, which documents are looked for.
@@ -36,8 +35,9 @@ from tokenlake.config.dataset import DatasetConfig
 
 
 def _named(datasets: tuple[DatasetConfig, ...]) -> tuple[DatasetConfig, ...]:
-    """Give nameless datasets ``dataset_{i}``; copies, because the caller's objects
-    stay as they are.
+    """Give nameless datasets the names ``dataset_{i}``.
+
+    They are copies, because the caller's objects stay as they are.
     """
     return tuple(
         dataset
@@ -55,8 +55,9 @@ _Defaults = BeforeValidator(
 
 
 class CardConfig(Section):
-    """Section `card`: facts about the texts on the dataset card, as keys of the Hub. A
-    change of them makes a new version, which shares all data files with the old one.
+    """Section `card`: facts about the texts on the dataset card, as keys of the Hub.
+
+    A change of them makes a new version, which shares all data files with the old one.
     """
 
     license: Text | None = None
@@ -190,8 +191,9 @@ class MixStageConfig(Section):
 
     @property
     def points(self) -> tuple[tuple[int, dict[str, float]], ...]:
-        """(step, dataset name -> weight), steps ascending; one point at step 0 is a
-        constant weight.
+        """(step, dataset name -> weight), steps ascending.
+
+        One point at step 0 is a constant weight.
         """
         if self.weight_schedule is None:
             return ((0, self.weights or {}),)
@@ -277,8 +279,9 @@ Exact: TypeAlias = Literal["folded", "text", "none"]
 
 
 class MinHashConfig(Section):
-    """Near duplicates by MinHash and locality-sensitive hashing; the defaults are
-    FineWeb's (Penedo et al. 2024).
+    """Near duplicates by MinHash and locality-sensitive hashing.
+
+    The defaults are FineWeb's (Penedo et al. 2024).
 
     Two documents that share a fraction s of their n-grams are found with probability 1
     - (1 - s^rows)^bands.
@@ -319,8 +322,9 @@ def _needs_sets(value: ContaminationConfig | None) -> ContaminationConfig | None
 
 
 class CleanConfig(Section):
-    """Section `clean`: documents to leave out before tokenizing. A build reads the
-    list with `exclude`.
+    """Section `clean`: documents to leave out before tokenizing.
+
+    A build reads the list with `exclude`.
     """
 
     output: Path | None = None
@@ -429,8 +433,9 @@ class PipelineConfig(Section):
 
     @property
     def mixes(self) -> bool:
-        """True if the sources become one weighted stream: any option of the section
-        `mix` differs from its default.
+        """True if the sources become one weighted stream.
+
+        Some option of the section `mix` then differs from its default.
         """
         return self.mix != MixStageConfig()
 
@@ -458,8 +463,9 @@ class PipelineConfig(Section):
 
     @property
     def is_text_build(self) -> bool:
-        """True if all datasets are text that one build tokenizes: no mixture, and no
-        stored dataset.
+        """True if all datasets are text that one build tokenizes.
+
+        Then it has no mixture, and no stored dataset.
         """
         if self.mixes or (self.pack.enabled and self.tokenize.cache_tokenized):
             return False
@@ -467,9 +473,7 @@ class PipelineConfig(Section):
 
     @property
     def retokenized(self) -> DatasetConfig | None:
-        """The stored dataset that the configuration tokenizes again; None for any
-        other build.
-        """
+        """The stored dataset that is tokenized again; None for any other build."""
         if self.mixes or self.pack.enabled or len(self.datasets) != 1:
             return None
         return self.datasets[0] if self.datasets[0].retokenize else None
@@ -477,8 +481,10 @@ class PipelineConfig(Section):
     def tokenizer_of(
         self, dataset: DatasetConfig | None
     ) -> str | stages.TokenizerConfig | None:
-        """Return the tokenizer of a dataset: its own, otherwise that of the section
-        `tokenize`, otherwise the default.
+        """Return the tokenizer of a dataset.
+
+        It is the dataset's own, otherwise that of the section `tokenize`, otherwise the
+        default.
 
         Args:
             dataset: Dataset whose options count; None for a mixture of several.
@@ -507,18 +513,14 @@ class PipelineConfig(Section):
         return stages.TokenizerConfig.model_validate(options | overrides)
 
     def truncation_of(self, dataset: DatasetConfig) -> bool | None:
-        """Return the option `truncation` of a dataset's tokenizer; None if it is not
-        set.
-        """
+        """Return the option `truncation` of a dataset's tokenizer; None if not set."""
         choice = self.tokenizer_of(dataset)
         if choice is None or isinstance(choice, str):
             return None
         return choice.truncation
 
     def long_documents_of(self, dataset: DatasetConfig) -> stages.LongDocuments:
-        """Return the policy of a dataset for documents of more than `max_length`
-        tokens.
-        """
+        """Return the policy of a dataset for documents longer than `max_length`."""
         policy = dataset.long_documents or self.tokenize.long_documents
         if policy:
             return policy
@@ -542,8 +544,9 @@ class PipelineConfig(Section):
     # Pydantic has a deprecated classmethod of this name; ours is the seeds' promise and
     # replaces it.
     def validate(self) -> list[str]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Return the contradictions between sections, one message each; an empty
-        list if there is none.
+        """Return the contradictions between sections, one message each.
+
+        The list is empty if there is none.
         """
         names = [dataset.name for dataset in self.datasets]
         problems: list[str] = []
@@ -570,8 +573,7 @@ class PipelineConfig(Section):
 
 
 def dump_yaml(config: PipelineConfig) -> str:
-    """Return YAML that :func:`tokenlake.config.load.load_config` reads back to an equal
-    configuration.
+    """Return YAML that :func:`.load_config` reads back to an equal configuration.
 
     A literal secret becomes ``**********``, which is refused on reading: name where it
     is kept instead. A callback function becomes its ``module:name``.
@@ -589,8 +591,9 @@ DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 
 
 def json_schema() -> dict[str, Any]:
-    """Return the JSON Schema (draft 2020-12) of a YAML configuration; every key has
-    a description.
+    """Return the JSON Schema (draft 2020-12) of a YAML configuration.
+
+    Every key has a description.
     """
     schema = PipelineConfig.model_json_schema()
     # The model itself takes an empty list, so that `validate()` can say what is

@@ -1,5 +1,6 @@
-"""Resolve a configuration into the record that a build consumes: inheritance, defaults,
-and no option ignored silently.
+"""Resolve a configuration into the record that a build consumes.
+
+Options are inherited, defaults filled in, and no option is ignored silently.
 
 The functions are pure, apart from reading the environment. Their results are the
 dataclasses of :mod:`tokenlake.config.resolved`, which a worker imports without
@@ -145,8 +146,9 @@ def store_of(config: PipelineConfig, environ: Mapping[str, str] = os.environ) ->
 
 
 def resolve_source(config: PipelineConfig, dataset: DatasetConfig) -> ResolvedSource:
-    """Return a dataset of a configuration with all options that it inherits; nothing
-    is checked.
+    """Return a dataset of a configuration with all options that it inherits.
+
+    Nothing is checked.
     """
     stage = config.source
     chat = _chat(dataset)
@@ -260,8 +262,9 @@ def _tokens(config: PipelineConfig, dataset: DatasetConfig) -> ResolvedTokens | 
 
 
 def _chat(dataset: DatasetConfig) -> ResolvedChat | None:
-    """Return the chat of a dataset: a configured one, a prompt of messages, or a
-    content of messages.
+    """Return the chat of a dataset; None if it has none.
+
+    A chat is configured, or is a prompt of messages or a content of messages.
     """
     chat = _chat_section(dataset)
     if chat is None:
@@ -279,9 +282,7 @@ def _chat(dataset: DatasetConfig) -> ResolvedChat | None:
 
 
 def _chat_section(dataset: DatasetConfig) -> ChatConfig | None:
-    """Return the section `chat` of a dataset, or the one that its other options
-    stand for.
-    """
+    """Return the section `chat` of a dataset, or its equivalent in other options."""
     prompt = dataset.prompt
     if prompt is not None and prompt.conversation:
         loss = "assistant" if prompt.mask_input else "all"
@@ -385,12 +386,14 @@ _SPEED: Final = ("batch_size", "num_workers")
 
 
 def first_steps(config: PipelineConfig) -> dict[str, PipelineConfig]:
-    """Return source -> the configuration that builds its dataset of tokens, for every
-    source that is text.
+    """Return the configurations that build the tokens of each source that is text.
 
     Args:
         config: Configuration of any build; the result is empty unless it mixes text or
             stored text.
+
+    Returns:
+        Source -> configuration that builds its dataset of tokens.
 
     Raises:
         ConfigError: The name of a source cannot be part of a dataset's name, or packing
@@ -423,8 +426,9 @@ def first_steps(config: PipelineConfig) -> dict[str, PipelineConfig]:
 
 
 def _tokens_config(config: PipelineConfig, dataset: DatasetConfig) -> PipelineConfig:
-    """Return the configuration that builds the tokens of one source: this source
-    alone, unpacked, without exports.
+    """Return the configuration that builds the tokens of one source.
+
+    It has this source alone, without packing and exports.
     """
     default_save = SaveStageConfig()
     save = {name: getattr(default_save, name) for name in _EXPORTS}
@@ -457,8 +461,9 @@ def _tokens_config(config: PipelineConfig, dataset: DatasetConfig) -> PipelineCo
 
 
 def _require_train(config: PipelineConfig, texts: Iterable[DatasetConfig]) -> None:
-    """Check, before tokens are built, that all texts have the split that a mixture
-    reads.
+    """Check that all texts have the split that a mixture reads.
+
+    The check comes before tokens are built.
 
     Raises:
         ConfigError: A text has other splits only.
@@ -497,8 +502,9 @@ def last_step(config: PipelineConfig, stored: Mapping[str, str]) -> PipelineConf
 
 
 def foreseen(config: PipelineConfig) -> ResolvedBuild:
-    """Return the last build before the first steps are done: errors of a mixture must
-    be found before hours of work.
+    """Return the last build before the first steps are done.
+
+    Errors of a mixture must be found before hours of work.
 
     The versions of the tokens are not known yet; they are 1 in the result.
 
@@ -511,9 +517,7 @@ def foreseen(config: PipelineConfig) -> ResolvedBuild:
 
 
 def tokens_name(config: PipelineConfig, dataset: DatasetConfig) -> str:
-    """Return the name of the `tokens` dataset of one source:
-    ``{name}.{source}.tokens``.
-    """
+    """Return ``{name}.{source}.tokens``, the dataset of tokens of one source."""
     if config.name is None:
         raise ConfigError(
             "name: missing. A mixture needs a name, from which the names of its parts are made"
@@ -529,8 +533,9 @@ def tokens_name(config: PipelineConfig, dataset: DatasetConfig) -> str:
 
 
 def is_tokens_of(dataset: str, source: str) -> bool:
-    """Return whether a dataset has the name of the tokens of a source, for a
-    configuration of any name.
+    """Return whether a dataset has the name of the tokens of a source.
+
+    The configuration may have any name.
     """
     return dataset.endswith(f".{source.lower()}.{TOKENS}")
 
@@ -544,8 +549,9 @@ def is_tokens_of(dataset: str, source: str) -> bool:
 
 
 def identity(build: ResolvedBuild) -> dict[str, Any]:
-    """Return the identity of a build without that of its sources, as values of
-    canonical JSON.
+    """Return the identity of a build without that of its sources.
+
+    It consists of values of canonical JSON.
     """
     record: dict[str, Any] = {
         "kind": build.kind,
@@ -566,8 +572,9 @@ def identity(build: ResolvedBuild) -> dict[str, Any]:
 
 
 def card_identity(build: ResolvedBuild) -> dict[str, Any]:
-    """Return the part of a version's identity that its units do not have: the
-    entries of its card, if there are any.
+    """Return the part of a version's identity that its units do not have.
+
+    It has the entries of the dataset card, if there are any.
     """
     if not build.card:
         return {}

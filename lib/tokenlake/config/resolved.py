@@ -1,5 +1,6 @@
-"""The record that a build consumes: a configuration with all defaults, inherited
-options and sizes.
+"""The record that a build consumes: all options and sizes of a configuration.
+
+Defaults are filled in, and options are inherited.
 
 Plain frozen dataclasses of plain values, without pydantic, so that a worker process
 imports them in no time. They are parts of the jobs of :mod:`tokenlake.etl.job`.
@@ -53,8 +54,9 @@ class ResolvedChat:
     learn_empty_reasoning: bool = False
 
     def identity(self) -> dict[str, Any]:
-        """Return the identity, as values of canonical JSON; newer options are part
-        of it only if they are set.
+        """Return the identity, as values of canonical JSON.
+
+        Newer options are part of it only if they are set.
         """
         options = asdict(self)
         for name in ("mask_reasoning", "learn_empty_reasoning"):
@@ -70,8 +72,9 @@ class ResolvedChat:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResolvedPrompt:
-    """Columns to a prompt and its answer; see
-    :class:`tokenlake.config.texts.PromptConfig`.
+    """Columns to a prompt and its answer.
+
+    See :class:`tokenlake.config.texts.PromptConfig`.
 
     Attributes:
         chat_template: for the format ``chat``: the Jinja text; None until the plan took
@@ -94,9 +97,7 @@ class ResolvedPrompt:
 
     @property
     def conversation(self) -> str | None:
-        """The column whose values are whole conversations; None where columns are
-        turns or parts of a text.
-        """
+        """The column of whole conversations; None where columns are turns or parts."""
         chat = (
             self.format_type == "chat"
             and len(self.input_columns) == 1
@@ -204,8 +205,9 @@ class ResolvedTexts:
         return tuple(dict.fromkeys(name for name in names if name is not None))
 
     def identity(self) -> dict[str, Any]:
-        """Return the options that are set, as values of canonical JSON; empty for
-        plain text.
+        """Return the options that are set, as values of canonical JSON.
+
+        The result is empty for plain text.
         """
         parts = {
             key: value
@@ -390,8 +392,9 @@ class ResolvedSource:
 
     @property
     def is_finished(self) -> bool:
-        """True if documents come with special tokens of their own, so that only
-        those that they lack are added.
+        """True if documents come with special tokens of their own.
+
+        Then only those that they lack are added.
         """
         return self.texts.masked or self.tokens is not None
 
@@ -505,8 +508,9 @@ class ResolvedBuild:
 
     @property
     def preference(self) -> ResolvedPreference | None:
-        """The preference of the first source; all sources have the same method and
-        trainer, or none has one.
+        """The preference of the first source; None if it has none.
+
+        All sources have the same method and trainer, or none has one.
         """
         return self.sources[0].texts.preference if self.sources else None
 
@@ -524,8 +528,9 @@ class ResolvedBuild:
 
     @property
     def kept(self) -> tuple[tuple[str, ColumnType], ...]:
-        """(name, type) of the columns of kept fields, those of the first source
-        first; the plan knows them.
+        """(name, type) of the columns of kept fields.
+
+        Those of the first source come first. The plan knows them.
         """
         fields: dict[str, ColumnType | None] = {}
         for source in self.sources:

@@ -1,6 +1,7 @@
-"""The sections of a configuration: reading, tokenizing, caching, packing, loading,
-saving, Ray and reports; and the published filters of quality, which `clean` and the
-transforms of rows name.
+"""Sections of a configuration, and the published filters of quality.
+
+The sections are reading, tokenizing, caching, packing, loading, saving, Ray and
+reports. `clean` and the transforms of rows name the filters.
 """
 
 from __future__ import annotations
@@ -92,8 +93,9 @@ KWARGS: Final = {"model_max_length": "max_length"} | {
 
 
 class TokenizerConfig(Section):
-    """A tokenizer and its options. A plain text instead of this section is its
-    `name_or_path`.
+    """A tokenizer and its options.
+
+    A plain text instead of this section is its `name_or_path`.
     """
 
     name_or_path: Path
@@ -161,8 +163,9 @@ BadRecordPolicy = Literal["fail", "quarantine"]
 
 
 class SourceStageConfig(Section):
-    """Section `source`. A dataset can override `on_bad_record`, `max_bad_fraction`
-    and `splits`.
+    """Section `source`: reading of records, for all datasets.
+
+    A dataset can override `on_bad_record`, `max_bad_fraction` and `splits`.
     """
 
     # Reading.
@@ -298,9 +301,9 @@ class TokenizeStageConfig(Section):
 
 
 class CacheStageConfig(Section):
-    """Section `cache`: cached tokens of the row-wise API, and cached blocks of remote
-    inputs. A build reuses finished units in its store, and refuses the options for
-    tokens.
+    """Section `cache`: tokens of the row-wise API, and blocks of remote inputs.
+
+    A build reuses finished units in its store, and refuses the options for tokens.
     """
 
     enabled: Switch = True
@@ -539,8 +542,9 @@ class RayConfig(Section):
 
 
 class ObservabilityConfig(Section):
-    """Section `observability`: display, log and metrics of a run. It does not change
-    the result.
+    """Section `observability`: display, log and metrics of a run.
+
+    It does not change the result.
     """
 
     progress_enabled: Switch = True
@@ -578,8 +582,9 @@ class ObservabilityConfig(Section):
 
 
 def _filters(value: object) -> object:
-    """Return (name, constants) of each filter; a text alone is a filter as it was
-    published.
+    """Return (name, constants) of each filter.
+
+    A text alone is a filter as it was published.
     """
     filters: dict[str, tuple[tuple[str, float], ...]] = {}
     for entry in cast(

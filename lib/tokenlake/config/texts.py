@@ -1,5 +1,6 @@
-"""Sections of a dataset about its rows: transforms first, then the form of the text
-(chat, prompt, preference).
+"""Sections of a dataset about its rows: transforms, then the form of the text.
+
+The form of the text is a chat, a prompt or a preference.
 
 A transform is one step of a list: one name with its arguments. A function is named
 ``package.module:function``, which every process can find.
@@ -34,15 +35,12 @@ _FUNCTION: Final = r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*
 
 
 def is_callable_name(value: object) -> bool:
-    """Return whether a value has the form of a function's name,
-    ``package.module:function``.
-    """
+    """Return whether a value has the form ``package.module:function``."""
     return isinstance(value, str) and re.fullmatch(_FUNCTION, value) is not None
 
 
 def callable_name(function: object) -> str:
-    """Return the ``module:function`` under which another process finds the same
-    function.
+    """Return the ``module:function`` under which another process finds a function.
 
     Args:
         function: Function, or its name.
@@ -67,9 +65,7 @@ def callable_name(function: object) -> str:
 
 
 def _fault_of_name(function: object, module: str, path: str) -> str:
-    """Return the reason why a name does not lead back to its function; empty if it
-    does.
-    """
+    """Return why a name does not lead back to its function; empty if it does."""
     if "<lambda>" in path:
         return "a lambda has no name to import it by"
     if "<locals>" in path:
@@ -86,9 +82,7 @@ def _fault_of_name(function: object, module: str, path: str) -> str:
 
 
 def _home(function: object) -> tuple[str, str]:
-    """Return the module and the qualified name of a function, empty where it has
-    none.
-    """
+    """Return the module and the qualified name of a function, empty without one."""
     owner = getattr(function, "__objclass__", function)
     module = getattr(owner, "__module__", None) or ""
     return str(module), str(getattr(function, "__qualname__", ""))
@@ -104,8 +98,9 @@ def _function(value: object) -> object:
 
 
 def _json_name(value: object) -> str:
-    """Return the name of a function for a dump; a function without one has a name
-    that is not read back.
+    """Return the name of a function for a dump.
+
+    A function without a name gets one that is not read back.
     """
     if isinstance(value, str):
         return value
@@ -191,8 +186,9 @@ class ExtractArguments(Section):
 
 
 class CombineArguments(Section):
-    """Several fields as one; `fields` and `output_field` may also be called
-    `source_fields` and `target_field`.
+    """Several fields as one.
+
+    `fields` and `output_field` may also be called `source_fields` and `target_field`.
     """
 
     fields: Names | None = None  # pyright: ignore[reportIncompatibleVariableOverride] - pydantic's is a deprecated one
@@ -380,8 +376,9 @@ class TransformStep(Section):
 
     @model_serializer(mode="wrap")
     def _given(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Dump the keys that were written: an added `equals: null` would be a
-        condition.
+        """Dump the keys that were written.
+
+        An added `equals: null` would be a condition.
         """
         name, value = self._step
         data = handler(self)[name]
@@ -416,8 +413,9 @@ Transforms = tuple[TransformStep, ...]
 
 
 def _plain(value: Any) -> Any:
-    """Return a value of plain data; a date, which YAML makes of 2025-01-31, is its
-    text.
+    """Return a value of plain data.
+
+    A date, which YAML makes of 2025-01-31, is its text.
     """
     if isinstance(value, date):
         return value.isoformat()
@@ -449,9 +447,7 @@ Variables = Annotated[
 
 
 class ChatConfig(Section):
-    """Section `chat` of a dataset: its rows hold conversations, which a chat
-    template renders.
-    """
+    """Section `chat` of a dataset: conversations, which a chat template renders."""
 
     template: Text | None = None
     """Jinja template, path of a template file, or name of a template of the tokenizer;
@@ -496,8 +492,9 @@ class ChatConfig(Section):
 
 
 class PromptConfig(Section):
-    """Section `prompt` of a dataset: a template combines columns into a text, of which
-    only the label counts toward the loss.
+    """Section `prompt` of a dataset: a template combines columns into a text.
+
+    Only the label counts toward the loss.
 
     Text is inserted unchanged, numbers and booleans as JSON. A row with any other
     value, or a null or missing one, is a bad record.
@@ -558,9 +555,7 @@ class PromptConfig(Section):
 
     @property
     def conversation(self) -> str | None:
-        """The column of whole conversations; None where columns are turns or parts
-        of a text.
-        """
+        """The column of whole conversations; None where columns are turns or parts."""
         chat = (
             self.format_type == "chat"
             and len(self.input_columns) == 1
@@ -615,8 +610,9 @@ class PromptConfig(Section):
 
 
 class PreferenceConfig(Section):
-    """Section `preference` of a dataset: rows with a better and a worse answer, as
-    texts or conversations.
+    """Section `preference` of a dataset: rows with a better and a worse answer.
+
+    The answers are texts or conversations.
     """
 
     method: Method
