@@ -39,12 +39,14 @@ def _named(datasets: tuple[DatasetConfig, ...]) -> tuple[DatasetConfig, ...]:
 
     They are copies, because the caller's objects stay as they are.
     """
-    return tuple(
-        dataset
-        if dataset.name is not None
-        else dataset.model_copy(update={"name": f"dataset_{position}"})
-        for position, dataset in enumerate(datasets)
-    )
+    named: list[DatasetConfig] = []
+    for position, dataset in enumerate(datasets):
+        if dataset.name is None:
+            name = f"dataset_{position}"
+            named.append(dataset.model_copy(update={"name": name}))
+        else:
+            named.append(dataset)
+    return tuple(named)
 
 
 # An empty YAML section, such as `mix:` with every line commented out, is one of
@@ -202,12 +204,14 @@ class MixStageConfig(Section):
     @model_validator(mode="after")
     def _one_end(self) -> Self:
         """Refuse two ends of a mixture, and options that contradict each other."""
+        # A mixture ends once: the options of its end exclude each other.
         ends = ("total_tokens", "total_rows", "epochs")
         set_ends = [name for name in ends if getattr(self, name) is not None]
         if len(set_ends) > 1:
             raise problem(
                 f"got {' and '.join(set_ends)}, must be at most one of {', '.join(ends)}"
             )
+        # Epochs of each dataset give its number of rows, and so the weights and the end.
         if isinstance(self.epochs, dict):
             fields = type(self).model_fields
             options = ("weights", "weight_schedule", "weights_by", "stop_strategy")
@@ -442,11 +446,10 @@ class PipelineConfig(Section):
     @property
     def has_exports(self) -> bool:
         """True if exports or a push follow the commit."""
+        # The version itself is Parquet with zstd; any other form is an export.
         save = self.save
-        has_other_form = save.format != "parquet" or save.compression not in (
-            None,
-            "zstd",
-        )
+        has_other_form = save.format != "parquet"
+        has_other_compression = save.compression not in (None, "zstd")
         # The shards of a text build are those of the version itself.
         has_own_shards = save.num_shards is not None and not self.is_text_build
         saves_sources = any(
@@ -455,6 +458,7 @@ class PipelineConfig(Section):
         # EOS is refused unless an export has a format of a trainer.
         return (
             has_other_form
+            or has_other_compression
             or has_own_shards
             or saves_sources
             or save.append_eos
@@ -467,6 +471,7 @@ class PipelineConfig(Section):
 
         Then it has no mixture, and no stored dataset.
         """
+        # A mixture reads stored tokens. So does packing whose tokens are to be kept.
         if self.mixes or (self.pack.enabled and self.tokenize.cache_tokenized):
             return False
         return all(dataset.dataset is None for dataset in self.datasets)
@@ -476,7 +481,8 @@ class PipelineConfig(Section):
         """The stored dataset that is tokenized again; None for any other build."""
         if self.mixes or self.pack.enabled or len(self.datasets) != 1:
             return None
-        return self.datasets[0] if self.datasets[0].retokenize else None
+        dataset = self.datasets[0]
+        return dataset if dataset.retokenize else None
 
     def tokenizer_of(
         self, dataset: DatasetConfig | None
@@ -492,20 +498,25 @@ class PipelineConfig(Section):
         Returns:
             The name of a tokenizer or its options; None if there is none.
         """
+        # 1. The first choice that is set.
         own_choice = None
         keyword_arguments: Mapping[str, Any] = {}
         if dataset is not None:
             own_choice = dataset.tokenizer
             keyword_arguments = dataset.tokenizer_kwargs or {}
         choice = own_choice or self.tokenize.default_tokenizer or self.default_tokenizer
-        # Arguments of transformers that have an option of ours; the others are refused
-        # elsewhere.
+
+        # 2. Arguments of transformers that have an option of ours; the others are
+        #    refused elsewhere.
         overrides: dict[str, Any] = {}
         for argument, value in keyword_arguments.items():
             if argument in stages.KWARGS:
                 overrides[stages.KWARGS[argument]] = value
         if choice is None or not overrides:
             return choice
+
+        # 3. The choice with these options. Only written options are dumped: which ones
+        #    are written has a meaning of its own.
         if isinstance(choice, str):
             options: dict[str, Any] = {"name_or_path": choice}
         else:
@@ -521,6 +532,7 @@ class PipelineConfig(Section):
 
     def long_documents_of(self, dataset: DatasetConfig) -> stages.LongDocuments:
         """Return the policy of a dataset for documents longer than `max_length`."""
+        # A policy that is set counts; otherwise it follows from other options.
         policy = dataset.long_documents or self.tokenize.long_documents
         if policy:
             return policy
@@ -548,6 +560,7 @@ class PipelineConfig(Section):
 
         The list is empty if there is none.
         """
+        # Names of datasets are keys of other options, so that they must be unique.
         names = [dataset.name for dataset in self.datasets]
         problems: list[str] = []
         if not names:
@@ -561,12 +574,12 @@ class PipelineConfig(Section):
         for key in ("epochs", "max_repetitions", "max_fraction"):
             values_by_option[f"mix.{key}"] = getattr(self.mix, key)
         for option, value in values_by_option.items():
-            references = value if isinstance(value, dict) else ()
-            problems += [
-                f"{option} references unknown dataset: {name}"
-                for name in references
-                if name not in names
-            ]
+            # One number for all datasets names none of them.
+            if not isinstance(value, dict):
+                continue
+            for name in cast("dict[str, Any]", value):
+                if name not in names:
+                    problems.append(f"{option} references unknown dataset: {name}")
         if self.save.push_to_hub and self.save.hub_repo_id is None:
             problems.append("save.push_to_hub needs save.hub_repo_id, such as org/name")
         return problems
