@@ -66,18 +66,17 @@ FileType = Annotated[
     TypeName, BeforeValidator(lambda value: "txt" if value == "text" else value)
 ]
 EVAL_PREFIX: Final = "eval_"
-"""What the names of splits of held-out documents begin with; the source's name
-follows.
-"""
+"""Beginning of the names of splits of held-out documents; the source's name follows."""
 
-#: What may stand beside `dataset`: everything else is about making tokens, which are there.
+# Options that may stand beside `dataset`: all others are about making tokens, which the
+# dataset has.
 _BESIDE_DATASET: Final = frozenset(
     {"dataset", "name", "split", "data_files", "retokenize"}
 )
-#: And beside `retokenize`, which makes them again.
+# Options beside `retokenize`, which makes the tokens again.
 _BESIDE_RETOKENIZE: Final = _BESIDE_DATASET | {"tokenizer"}
 
-#: Options about the text of records, which records of ids do not have.
+# Options about the text of records, which records of ids do not have.
 _OF_TEXTS: Final = (
     "content_field",
     "delimiter",
@@ -94,8 +93,9 @@ _OF_TEXTS: Final = (
 )
 
 
-# Sentinels are written as names, because their ids differ between tokenizers.
 def _sentinels(names: tuple[str, ...]) -> tuple[str, ...]:
+    """Refuse sentinels that are not three or four different tokens."""
+    # Sentinels are written as names, because their ids differ between tokenizers.
     if len(names) not in (3, 4) or len(set(names)) < len(names):
         raise problem(
             f"got {', '.join(names) or 'none'}, must be three different tokens (prefix, suffix and middle), or four "
@@ -150,6 +150,7 @@ def _no_slice(name: str) -> str:
         # Its slice "train[:1000]" has an option here, if it begins at the first row.
         parts = _SLICE.fullmatch(name)
         split = name.partition("[")[0]
+        # Other slices have no option of their own; two come close.
         remedy = "num_rows reads the first rows, and splits divides documents at random by fractions"
         if parts is not None and parts["stop"] and not int(parts["start"] or "0"):
             remedy = f"write split: {split} and num_rows: {parts['stop']}"
@@ -400,7 +401,9 @@ class DatasetConfig(Section):
         is_written = (
             self.dataset_split_name is not None or "split" in self.model_fields_set
         )
-        return "option" if is_written else "default"
+        if is_written:
+            return "option"
+        return "default"
 
     @property
     def files_to_read(self) -> tuple[str, ...]:
@@ -414,7 +417,9 @@ class DatasetConfig(Section):
             files = files[self.split_to_read]
         if files is None:
             return ()
-        return (files,) if isinstance(files, str) else files
+        if isinstance(files, str):
+            return (files,)
+        return files
 
     @property
     def all_files(self) -> tuple[str, ...]:
@@ -423,7 +428,10 @@ class DatasetConfig(Section):
             return self.files_to_read
         entries: list[str] = []
         for files in self.data_files.values():
-            entries += [files] if isinstance(files, str) else files
+            if isinstance(files, str):
+                entries.append(files)
+            else:
+                entries += files
         return tuple(entries)
 
     @model_serializer(mode="wrap")
@@ -435,6 +443,7 @@ class DatasetConfig(Section):
         A written split selects files by their names; a written text mode holds for rows
         and builds alike.
         """
+        # A dump must mean the same when it is read back.
         dumped: dict[str, Any] = handler(self)
         if self.split_from == "default":
             dumped.pop("split", None)
@@ -449,13 +458,14 @@ class DatasetConfig(Section):
 
     @model_validator(mode="after")
     def _one_origin(self) -> Self:
-        # Rows come from one place.
+        """Require one place of the rows, and options that concern it."""
+        # 1. Rows come from one place.
         if self.data_files is None and self.dataset is None:
             raise problem(
                 "got neither data_files nor dataset, must have data_files (files to read) or dataset (NAME in the "
                 "store)"
             )
-        # Files. Their records hold text or ids.
+        # 2. Files. Their records hold text or ids.
         if self.dataset is None:
             self._check_mapping()
             if self.retokenize:
@@ -467,8 +477,8 @@ class DatasetConfig(Section):
             return self
         if self.data_files is not None:
             raise problem("got data_files and dataset, must have one of them")
-        # Options of reading and tokenizing text do nothing for a dataset that holds
-        # tokens already.
+        # 3. A stored dataset. Options of reading and tokenizing text do nothing for
+        #    tokens that exist already.
         allowed = _BESIDE_RETOKENIZE if self.retokenize else _BESIDE_DATASET
         others: list[str] = []
         for name, field in type(self).model_fields.items():
@@ -485,11 +495,12 @@ class DatasetConfig(Section):
         """Raise a problem if records hold ids, and an option is about their text."""
         if self.ids is None:
             return
-        fields = type(self).model_fields
         # An option with its default value changes nothing, and may be written.
-        written = [
-            name for name in _OF_TEXTS if getattr(self, name) != fields[name].default
-        ]
+        fields = type(self).model_fields
+        written: list[str] = []
+        for name in _OF_TEXTS:
+            if getattr(self, name) != fields[name].default:
+                written.append(name)
         if written:
             raise problem(
                 f"got {', '.join(written)}, but the records hold token ids (tokens), which are stored as they are; "
@@ -510,6 +521,7 @@ class DatasetConfig(Section):
             raise problem(
                 f"got split {self.split_to_read!r}, but data_files has {splits}; set `split` to one of them{near}"
             )
+        # A dataset on the Hub states its own splits and subsets in its card.
         if self.type in ("hf", "huggingface"):
             raise problem(
                 f"got data_files by split ({splits}) with type {self.type!r}: a dataset on the Hub has its own splits; "
@@ -526,10 +538,21 @@ DATA_MODULE: Final = "data_module"
 """Value of the key `type` in a configuration of a data module."""
 
 _ID: Final = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?(@[\w./-]+)?")
-_EXTENSIONS: Final = tuple(
-    end for facts in FORMATS.values() for end in (*facts.extensions, *facts.prose)
-)
+
+
+def _all_extensions() -> tuple[str, ...]:
+    """Return the extensions of all formats."""
+    extensions: list[str] = []
+    for facts in FORMATS.values():
+        extensions += [*facts.extensions, *facts.prose]
+    return tuple(extensions)
+
+
+_EXTENSIONS: Final = _all_extensions()
 SPLIT_PLACE: Final = "{split}"
+"""Text in a path that stands for the name of the split."""
+
+# Stage -> reason why it is not available, and the alternative.
 _LATER: Final = {
     "fim": "fill-in-the-middle reorders documents and is not available for prompts",
     "ppo": "a query is a prompt without an answer; train on prompts with `preference: {method: grpo}` of a build",
@@ -549,9 +572,8 @@ def is_hub_id(name: str) -> bool:
     """
     # "data/train.jsonl" has the form of an id, too: an extension of a data file
     # decides.
-    has_form_of_id = _ID.fullmatch(name) is not None and not name.lower().endswith(
-        _EXTENSIONS
-    )
+    names_data_file = name.lower().endswith(_EXTENSIONS)
+    has_form_of_id = _ID.fullmatch(name) is not None and not names_data_file
     return has_form_of_id and not os.path.exists(name)  # noqa: PTH110 (pathlib would cost a second object)
 
 
@@ -583,7 +605,10 @@ class SplitSpec(Section):
     @model_validator(mode="before")
     @classmethod
     def _named(cls, value: Any) -> Any:
-        return {"name": value} if isinstance(value, str) else value
+        """Accept a name instead of the section."""
+        if isinstance(value, str):
+            return {"name": value}
+        return value
 
 
 class DataModuleDataset(Section):
@@ -620,12 +645,14 @@ class DataModuleDataset(Section):
 
     @model_validator(mode="after")
     def _agrees(self) -> Self:
+        """Refuse splits with the same rows, and stages that are not available."""
         # A split that is named twice would be written twice.
         names = [split.name for split in self.splits]
         if not names or len(set(names)) < len(names):
             raise problem(
                 f"splits: got {', '.join(names) or 'none'}, must be at least one, each once"
             )
+        # One file, or a list of files, has no splits that names could tell apart.
         are_same = (
             SPLIT_PLACE not in self.name
             and not is_hub_id(self.name)
@@ -684,6 +711,7 @@ class DataLoaderConfig(Section):
 
     @model_validator(mode="after")
     def _agrees(self) -> Self:
+        """Refuse options of workers where there are none."""
         # PyTorch raises an error for these, but only when the first batch is read.
         for name in ("persistent_workers", "prefetch_factor"):
             if getattr(self, name) and not self.num_workers:

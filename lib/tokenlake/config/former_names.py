@@ -30,6 +30,7 @@ def with_present_names(overrides: Sequence[str]) -> list[str]:
     Args:
         overrides: Texts ``key=value``.
     """
+    # Both names in this order: the note needs the former one, the build the present one.
     extended: list[str] = []
     for override in overrides:
         extended.append(override)

@@ -87,8 +87,10 @@ class WeightSchedulePoint(Section):
 def _schedule(
     points: tuple[WeightSchedulePoint, ...],
 ) -> tuple[WeightSchedulePoint, ...]:
+    """Refuse a schedule without points, and one whose points do not follow each other."""
     if not points:
         raise problem("got an empty list, must hold at least one point")
+    # Weights are interpolated between two points, source by source.
     for before, after in itertools.pairwise(points):
         if after.step <= before.step:
             raise problem(
@@ -267,6 +269,7 @@ class ContaminationConfig(Section):
     @model_validator(mode="after")
     def _named(self) -> Self:
         """Require different names of the evaluation sets."""
+        # The name of a set is the reason that the list gives for a document.
         names = [dataset.name for dataset in self.sets]
         if None in names:
             position = names.index(None)
@@ -312,6 +315,7 @@ class MinHashConfig(Section):
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
+        """Refuse more hash values than a signature may have."""
         if self.bands * self.rows > 4096:
             raise problem(
                 f"bands * rows is {self.bands * self.rows}, must be at most 4096"
@@ -320,6 +324,7 @@ class MinHashConfig(Section):
 
 
 def _needs_sets(value: ContaminationConfig | None) -> ContaminationConfig | None:
+    """Refuse a section without evaluation sets."""
     if value is not None and not value.sets:
         raise problem("sets: got an empty list, must have at least one evaluation set")
     return value

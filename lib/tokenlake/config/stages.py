@@ -44,12 +44,12 @@ from tokenlake.config.formats import SaveFormat
 from tokenlake.config.quality import CONSTANTS, QualityFilters
 
 SpecialTokensInText = Literal["literal", "encode", "fail"]
-"""What the text of a special token inside a document becomes: plain text, the token,
-or a bad record.
+"""Policy for the text of a special token inside a document: plain text, the token, or
+a bad record.
 """
 
 LongDocuments = Literal["keep", "truncate", "split", "drop"]
-"""What becomes of a document of more than `max_length` tokens."""
+"""Policy for a document of more than `max_length` tokens."""
 
 TruncationStrategy = Literal["simple", "word", "sentence", "smart"]
 """Where a document is cut: at a token, or between words or sentences; smart: the
@@ -75,17 +75,15 @@ SpecialTokenName = Literal[
 
 DEFAULT_MAX_LENGTH: Final = 2048
 
-KWARGS: Final = {"model_max_length": "max_length"} | {
-    name: name
-    for name in (
-        "max_length",
-        "padding",
-        "padding_side",
-        "truncation",
-        "add_special_tokens",
-        "return_attention_mask",
-        "trust_remote_code",
-    )
+KWARGS: Final = {
+    "model_max_length": "max_length",
+    "max_length": "max_length",
+    "padding": "padding",
+    "padding_side": "padding_side",
+    "truncation": "truncation",
+    "add_special_tokens": "add_special_tokens",
+    "return_attention_mask": "return_attention_mask",
+    "trust_remote_code": "trust_remote_code",
 }
 """Arguments of transformers' tokenizers that act here, to the option of
 :class:`TokenizerConfig` that they are.
@@ -143,6 +141,8 @@ class TokenizerConfig(Section):
 
 
 def _tokenizer(value: object, _handler: object) -> str | TokenizerConfig:
+    """Accept a section, its mapping, or the name of a tokenizer."""
+    # A union of pydantic would list the errors of both forms, also for a mapping.
     if isinstance(value, TokenizerConfig):
         return value
     if isinstance(value, Mapping):
@@ -412,14 +412,15 @@ class PackStageConfig(Section):
     @property
     def shuffles(self) -> bool:
         """True if rows are shuffled."""
-        return (
-            self.strategy != "greedy"
-            if self.shuffle_packed is None
-            else self.shuffle_packed
-        )
+        # By default `greedy` keeps the order of documents; other strategies lose it
+        # anyway.
+        if self.shuffle_packed is None:
+            return self.strategy != "greedy"
+        return self.shuffle_packed
 
     @model_validator(mode="after")
     def _window_holds_a_row(self) -> Self:
+        """Refuse a window that is shorter than a row."""
         if self.window_tokens < self.seq_length:
             raise problem(
                 f"window_tokens ({self.window_tokens}) is below seq_length ({self.seq_length}): "
@@ -586,10 +587,12 @@ def _filters(value: object) -> object:
 
     A text alone is a filter as it was published.
     """
+    # One filter may be written without a list.
+    entries: list[object] = [value]
+    if isinstance(value, list | tuple):
+        entries = list(cast("list[object]", value))
     filters: dict[str, tuple[tuple[str, float], ...]] = {}
-    for entry in cast(
-        "list[object]", value if isinstance(value, list | tuple) else [value]
-    ):
+    for entry in entries:
         # An entry is a name, or {name: constants}.
         constants: object = {}
         if isinstance(entry, str):
@@ -614,10 +617,11 @@ def _filters(value: object) -> object:
                 )
         if name in filters:
             raise problem(f"the filter {name!r} is named twice")
-        numbers = cast("Mapping[str, float]", constants)
-        filters[name] = tuple(
-            sorted((key, float(number)) for key, number in numbers.items())
-        )
+        # Constants are sorted: their order must not change the identity of a build.
+        numbers: list[tuple[str, float]] = []
+        for key, number in sorted(cast("Mapping[str, float]", constants).items()):
+            numbers.append((key, float(number)))
+        filters[name] = tuple(numbers)
     return tuple(filters.items())
 
 
@@ -637,9 +641,16 @@ def _require_known(message: str, name: str, names: Mapping[str, object]) -> None
 
 def _written_filters(value: QualityFilters) -> list[str | dict[str, dict[str, float]]]:
     """Return filters as a configuration has them."""
-    return [{name: dict(constants)} if constants else name for name, constants in value]
+    written: list[str | dict[str, dict[str, float]]] = []
+    for name, constants in value:
+        if constants:
+            written.append({name: dict(constants)})
+        else:
+            written.append(name)
+    return written
 
 
+# The JSON Schema of filters: a name, or a mapping of one name to its constants.
 _FILTER_NAMES: Final[dict[str, Any]] = {"type": "string", "enum": list(CONSTANTS)}
 _OWN_CONSTANTS: Final[dict[str, Any]] = {
     "type": "object",

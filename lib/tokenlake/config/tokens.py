@@ -64,6 +64,7 @@ class TokensConfig(Section):
 
     @model_validator(mode="after")
     def _agrees(self) -> Self:
+        """Refuse two ends of a record in a stream of ids."""
         if self.length is not None and self.eos not in (None, "keep"):
             raise problem(
                 f"got length {self.length} and eos {self.eos!r}, must have one of them: EOS ends documents, or all "
