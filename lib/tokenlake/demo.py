@@ -137,7 +137,7 @@ def _write_prose(folder: Path) -> None:
         if total >= PROSE_BYTES:
             break
 
-    # 2. Two formats, because a user has several, too.
+    # 2. Files of two formats, so that the demo reads more than one.
     with pa.CompressedOutputStream(str(folder / "manuals.jsonl.zst"), "zstd") as stream:
         for origin, text in manuals:
             record = {"origin": origin, "text": text}
@@ -147,7 +147,7 @@ def _write_prose(folder: Path) -> None:
         "origin": [origin for origin, _ in docstrings],
         "text": [text for _, text in docstrings],
     }
-    # Small row groups: the demo has several units even of one file.
+    # Small row groups, because a unit is one or more of them.
     pq.write_table(
         pa.table(columns),
         folder / "docstrings.parquet",

@@ -18,10 +18,15 @@ def glob_files(pattern: str, recursive: bool = True) -> list[str]:
         recursive: True if ``**`` stands for any number of folders; otherwise it is
             ``*``.
     """
-    return expand_data_files(pattern if recursive else pattern.replace("**", "*"))
+    searched_pattern = pattern
+    if not recursive:
+        searched_pattern = pattern.replace("**", "*")
+    return expand_data_files(searched_pattern)
 
 
 def infer_builder_from_ext(path: str) -> str | None:
     """Return the type of a file by its extension, such as ``json``, or None."""
-    found = DatasetType.infer_from_path(path)
-    return None if found is None else str(found)
+    dataset_type = DatasetType.infer_from_path(path)
+    if dataset_type is None:
+        return None
+    return str(dataset_type)

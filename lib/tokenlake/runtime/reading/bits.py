@@ -25,7 +25,7 @@ def matrix(batch: pa.RecordBatch, name: str) -> npt.NDArray[Any]:
 def bit_rows(batch: pa.RecordBatch, name: str) -> UInt8:
     """Return a column of rows of bits: uint8[rows, ceil(length / 8)].
 
-    A byte has eight bits. All rows have one length.
+    Each byte holds eight bits. All rows have one length.
 
     It is a view of the column if rows are whole bytes.
     """

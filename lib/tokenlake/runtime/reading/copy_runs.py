@@ -24,8 +24,8 @@ def copy_runs(
 ) -> None:
     """Copy n runs of values from one array to another.
 
-    Run i is ``source[start[i] : start[i] + lengths[i]]``; it goes to ``target[begin[i]
-    :]``.
+    Run i is ``source[start[i] : start[i] + lengths[i]]``. It is copied to
+    ``target[begin[i] : begin[i] + lengths[i]]``.
 
     Args:
         source: Values to read.

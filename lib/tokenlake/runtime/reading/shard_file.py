@@ -460,7 +460,7 @@ class ShardFile(pq.ParquetFile):
     def _check_decoded_size(self, groups: Sequence[int]) -> None:
         """Raise ValueError if a row group is missing or decodes to too many bytes.
 
-        Too many is far more than the row group has in the file.
+        The limit depends on the bytes that the row group has in the file.
         """
         # Arrow allocates the decoded size that headers state. A few bytes could claim
         # any number, so that the sizes are compared first.
