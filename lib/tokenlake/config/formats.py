@@ -74,7 +74,7 @@ trainers read them.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FormatFacts:
-    """What is known of a format before a file is opened.
+    """Facts about a format that are known before a file is opened.
 
     Attributes:
         extensions: Extensions of its files.

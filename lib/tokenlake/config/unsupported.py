@@ -287,7 +287,7 @@ class _UnusedOption:
     Attributes:
         path: Key in the configuration, such as ``datasets.books.shard_column``.
         shown: Value as a message shows it. It holds no secret.
-        instead: Text that says what to use, or what decides.
+        instead: Alternative, or the option that decides.
         is_speed: True if the option only concerns speed.
     """
 

@@ -161,11 +161,12 @@ class Counts:
                 # the earlier one there.
                 areas_before = before.areas(self._start_time)
                 areas_of_piece = ticked.areas(self._start_time)
-                joined = [
-                    area - part
-                    for area, part in zip(areas_before, areas_of_piece, strict=True)
-                ]
-                ticked = replace(ticked, base=tuple(joined))
+                base: list[int] = []
+                for area, area_of_piece in zip(
+                    areas_before, areas_of_piece, strict=True
+                ):
+                    base.append(area - area_of_piece)
+                ticked = replace(ticked, base=tuple(base))
             self._pieces.append(ticked)
         self._piece_starts = [piece.start for piece in self._pieces]
 

@@ -135,10 +135,10 @@ class SourceMixture:
         }
         # 1. Checks of the arguments.
         check_weight_names("weights", lengths, scheduler.names)
-        for name, length in lengths.items():
+        for source_name, length in lengths.items():
             if length is not None and length < 0:
                 raise ConfigError(
-                    f"source {name!r} has {length} rows; expected 0 or more, or none for unknown"
+                    f"source {source_name!r} has {length} rows; expected 0 or more, or none for unknown"
                 )
         for option_name, option_value in (
             ("lanes", lanes),

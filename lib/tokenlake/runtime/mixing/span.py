@@ -360,7 +360,7 @@ def _raised(levels: Int64, rank: Int64, rows: int) -> Int64:
     # 1. Rows that raise the lowest n levels to the n-th one, for each n.
     number = np.arange(1, len(levels) + 1)
     cost = number * ascending - np.cumsum(ascending)
-    # 2. As many levels as the rows suffice for become equal; what is left is shared out
+    # 2. As many levels as the rows suffice for become equal; the rest is shared out
     #    among them.
     raised = int(np.searchsorted(cost, rows, side="right"))
     for_each_level, remainder = divmod(rows - int(cost[raised - 1]), raised)

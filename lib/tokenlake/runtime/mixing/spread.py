@@ -77,7 +77,7 @@ def spread(rows_before: Int64, shares: Int64, wanted: Int64, size: int) -> Int64
             free_slots[ascending_cells][::-1],
         )
 
-    # The heaviest source takes what is left.
+    # The heaviest source takes the rest.
     rows_taken[:, heaviest] = rows_before[heaviest]
     rows_taken[1:, heaviest] += np.cumsum(free_slots[:-1], axis=0)
     return rows_taken

@@ -75,14 +75,14 @@ def _float_of(weight: Any) -> float:
 
 
 def check_weight_names(
-    what: str, names: Collection[str], keys: Collection[str]
+    option: str, names: Collection[str], keys: Collection[str]
 ) -> None:
     """Raise ConfigError unless each source, and nothing else, has a weight.
 
     The message has the nearest names.
 
     Args:
-        what: Key of the weights, for the message.
+        option: Key of the weights, for the message.
         names: Names of the sources.
         keys: Names that have a weight.
     """
@@ -95,7 +95,7 @@ def check_weight_names(
             problems.append(f"{key!r} is not a source{did_you_mean(key, names)}")
     if problems:
         raise ConfigError(
-            f"{what}: expected a weight for each of {', '.join(names)}, but {', '.join(problems)}"
+            f"{option}: expected a weight for each of {', '.join(names)}, but {', '.join(problems)}"
         )
 
 
