@@ -1,5 +1,6 @@
-"""The tour: ``python -m tokenlake.demo [DIRECTORY] [--no-prefect]``. `make demo` runs
-it.
+"""The tour: ``python -m tokenlake.demo [DIRECTORY] [--no-prefect]``.
+
+`make demo` runs it.
 
 It makes a small real corpus that every machine with Python has, and a tokenizer trained
 on it, then runs the commands a user would type, each shown before it runs. Nothing is
@@ -42,7 +43,9 @@ from tokenlake.base.numbers import duration
 from tokenlake.etl.tokenizers.training import train_bpe
 
 PROSE_BYTES: Final = 10_000_000
-"""Where gathering docstrings stops; manuals come first and are taken whole."""
+"""Size at which no more docstrings are gathered; manuals come first, all of them."""
+
+# Version of the corpus: a corpus of another one is written anew.
 _FORMAT = 3
 _SKIPPED_FOLDERS = frozenset(
     {"site-packages", "dist-packages", "test", "tests", "idle_test", "__pycache__"}
@@ -60,12 +63,20 @@ _FIRST_PACKAGES = (
     "fsspec",
     "rich",
 )
+# Characters of a document, so that one-line docstrings are left out; bytes of a module,
+# so that generated tables are.
 _SMALLEST_TEXT = 200
 _LARGEST_MODULE = 1_000_000
 Report: TypeAlias = Callable[[str], None]
+"""Function that shows a line of progress."""
+
 Document: TypeAlias = tuple[str, str]
-"""Where a text comes from, and the text."""
+"""Origin of a text, and the text."""
+
 VOCABULARY: Final = 8192
+"""Number of ids of the tokenizer."""
+
+# Characters that the tokenizer is trained on, of all texts and of one at most.
 _SAMPLE_BYTES: Final = 6_000_000
 _SAMPLE_PER_TEXT: Final = 20_000
 
@@ -79,35 +90,44 @@ def ensure_corpus(
 ) -> dict[str, Path]:
     """Write the demo's corpus below ``directory`` unless it is there.
 
-    A stamp written last says that the corpus is whole; with it present nothing is done.
+    A stamp that is written last marks a complete corpus, which is used as it is.
+
+    Args:
+        directory: Folder of the demo.
+        report: Function that shows progress.
 
     Returns:
         The folder of each source: ``code`` (text files), ``prose`` (JSONL with zstd,
         and Parquet).
     """
     root = Path(directory).resolve() / "corpus"
-    folders = {name: root / name for name in ("code", "prose")}
+    folders = {"code": root / "code", "prose": root / "prose"}
     stamp = root / "corpus.json"
-    written = json.dumps({"format": _FORMAT}) + "\n"
-    if stamp.is_file() and stamp.read_text() == written:
+    stamp_text = json.dumps({"format": _FORMAT}) + "\n"
+    if stamp.is_file() and stamp.read_text() == stamp_text:
         return folders
+
+    # An interrupted run may have left a part of a corpus.
     for folder in folders.values():
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
     report("copying the standard library's modules")
     library = Path(sysconfig.get_path("stdlib"))
     for module in _modules(library):
-        if source := _utf8(module):
+        source = _utf8(module)
+        if source:
             target = folders["code"] / module.relative_to(library)
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_bytes(source)
     report("reading manuals and docstrings")
     _write_prose(folders["prose"])
-    stamp.write_text(written)
+    stamp.write_text(stamp_text)
     return folders
 
 
 def _write_prose(folder: Path) -> None:
+    """Write the manuals as JSONL with zstd, and the docstrings as Parquet."""
+    # 1. All manuals, and docstrings until there is enough prose.
     manuals = list(_unique([*_manual_topics(), *_descriptions()]))
     docstrings: list[Document] = []
     total = sum(len(text) for _, text in manuals)
@@ -116,15 +136,18 @@ def _write_prose(folder: Path) -> None:
         total += len(document[1])
         if total >= PROSE_BYTES:
             break
+
+    # 2. Files of two formats, so that the demo reads more than one.
     with pa.CompressedOutputStream(str(folder / "manuals.jsonl.zst"), "zstd") as stream:
         for origin, text in manuals:
-            stream.write(
-                json.dumps(
-                    {"origin": origin, "text": text}, ensure_ascii=False
-                ).encode()
-                + b"\n"
-            )
-    columns = {"origin": [o for o, _ in docstrings], "text": [t for _, t in docstrings]}
+            record = {"origin": origin, "text": text}
+            line = json.dumps(record, ensure_ascii=False) + "\n"
+            stream.write(line.encode())
+    columns = {
+        "origin": [origin for origin, _ in docstrings],
+        "text": [text for _, text in docstrings],
+    }
+    # Small row groups, because a unit is one or more of them.
     pq.write_table(
         pa.table(columns),
         folder / "docstrings.parquet",
@@ -134,19 +157,21 @@ def _write_prose(folder: Path) -> None:
 
 
 def _unique(documents: Iterable[Document]) -> Iterator[Document]:
-    """Drop what is short or was seen before."""
-    seen: set[int] = set()
+    """Yield documents, without short ones and those that came before."""
+    # Texts that differ only in white space are one.
+    seen_hashes: set[int] = set()
     for origin, text in documents:
-        text = text.strip()
-        key = xxhash.xxh3_64_intdigest(" ".join(text.split()).encode())
-        if len(text) >= _SMALLEST_TEXT and key not in seen:
-            seen.add(key)
-            yield origin, text
+        document_text = text.strip()
+        text_hash = xxhash.xxh3_64_intdigest(" ".join(document_text.split()).encode())
+        if len(document_text) >= _SMALLEST_TEXT and text_hash not in seen_hashes:
+            seen_hashes.add(text_hash)
+            yield origin, document_text
 
 
 def _manual_topics() -> list[Document]:
-    """The chapters of the language reference that ``help('topics')`` shows; some
-    builds leave them out.
+    """Return the chapters of the language reference that ``help('topics')`` shows.
+
+    Some builds leave them out.
     """
     try:
         from pydoc_data import topics  # optional: some builds of Python leave it out
@@ -156,43 +181,53 @@ def _manual_topics() -> list[Document]:
 
 
 def _descriptions() -> Iterator[Document]:
-    """The long descriptions in METADATA: its body, or the older header field; broken
-    text is left out.
+    """Yield the long descriptions in METADATA; broken text is left out.
+
+    A description is the body, or the older header field.
     """
-    found = {
-        dist.name.lower(): dist
-        for dist in importlib.metadata.distributions()
-        if dist.name
-    }
-    for name, dist in sorted(found.items()):
-        metadata: Any = dist.metadata  # an email.message.Message, whose type says less
+    # Sorted by name: the order of the folders on a disk is no order of the corpus.
+    distributions: dict[str, importlib.metadata.Distribution] = {}
+    for distribution in importlib.metadata.distributions():
+        if distribution.name:
+            distributions[distribution.name.lower()] = distribution
+    for name, distribution in sorted(distributions.items()):
+        # An email.message.Message, whose declared type has fewer methods.
+        metadata: Any = distribution.metadata
         body = metadata.get_payload()
-        text = (
-            body
-            if isinstance(body, str) and body.strip()
-            else str(metadata.get("Description", ""))
-        )
+        if isinstance(body, str) and body.strip():
+            text = body
+        else:
+            text = str(metadata.get("Description", ""))
         # Surrogates: the METADATA was not UTF-8.
         if not re.search("[\ud800-\udfff]", text):
             yield f"{name}/description", text
 
 
 def _docstring_pages() -> Iterator[Document]:
-    packages = Path(sysconfig.get_path("purelib"))
-    others = sorted(p.name for p in packages.iterdir() if (p / "__init__.py").is_file())
-    folders = [packages / name for name in dict.fromkeys((*_FIRST_PACKAGES, *others))]
+    """Yield a page of docstrings for each module of Python and of its packages."""
+    # 1. Folders to search: the standard library, then packages, rich ones first.
     library = Path(sysconfig.get_path("stdlib"))
-    for root, folder in [(library, library), *((packages, f) for f in folders)]:
+    packages = Path(sysconfig.get_path("purelib"))
+    package_names: list[str] = []
+    for folder in packages.iterdir():
+        if (folder / "__init__.py").is_file():
+            package_names.append(folder.name)
+    folders = [(library, library)]
+    for package_name in dict.fromkeys((*_FIRST_PACKAGES, *sorted(package_names))):
+        folders.append((packages, packages / package_name))
+
+    # 2. Their modules, by the name under which they are imported.
+    for root, folder in folders:
         for module in _modules(folder):
-            name = ".".join(
-                module.relative_to(root).with_suffix("").parts
-            ).removesuffix(".__init__")
+            parts = module.relative_to(root).with_suffix("").parts
+            name = ".".join(parts).removesuffix(".__init__")
             yield name, _docstrings(module, name)
 
 
 def _docstrings(module: Path, name: str) -> str:
-    """All docstrings of a module as one page: a heading with the qualified name,
-    then the text.
+    """Return all docstrings of a module as one page.
+
+    Each is a heading with the qualified name, then the text.
     """
     source = _utf8(module)
     if not source or len(source) > _LARGEST_MODULE or b'"""' not in source:
@@ -210,35 +245,44 @@ def _docstrings(module: Path, name: str) -> str:
 
 
 def _documented(node: ast.AST, name: str) -> Iterator[Document]:
-    if isinstance(
+    """Yield the qualified name and the docstring of a node and of those inside it."""
+    has_docstring = isinstance(
         node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
-    ):
-        if text := ast.get_docstring(node):
-            yield name, text
-        if isinstance(node, ast.Module | ast.ClassDef):
-            for child in node.body:
-                yield from _documented(child, f"{name}.{getattr(child, 'name', '')}")
+    )
+    if not has_docstring:
+        return
+    text = ast.get_docstring(node)
+    if text:
+        yield name, text
+    # Functions inside functions are no documentation.
+    if isinstance(node, ast.Module | ast.ClassDef):
+        for child in node.body:
+            yield from _documented(child, f"{name}.{getattr(child, 'name', '')}")
 
 
 def _modules(folder: Path) -> list[Path]:
-    found = (
-        p
-        for p in folder.rglob("*.py")
-        if not _SKIPPED_FOLDERS & set(p.relative_to(folder).parts[:-1])
-    )
-    return sorted(found, key=lambda path: path.as_posix())
+    """Return the modules of a folder, sorted by path, without those of tests."""
+    modules: list[Path] = []
+    for path in folder.rglob("*.py"):
+        parents = path.relative_to(folder).parts[:-1]
+        if _SKIPPED_FOLDERS.isdisjoint(parents):
+            modules.append(path)
+    return sorted(modules, key=lambda path: path.as_posix())
 
 
 def _utf8(path: Path) -> bytes | None:
-    """The file's bytes if they are text in UTF-8 without NUL (tables generated for
-    codecs are not).
+    """Return the file's bytes if they are text in UTF-8 without NUL.
+
+    Tables generated for codecs are not.
     """
     try:
         data = path.read_bytes()
         data.decode()
     except (OSError, UnicodeDecodeError):
         return None
-    return None if b"\0" in data else data
+    if b"\0" in data:
+        return None
+    return data
 
 
 def ensure_tokenizer(
@@ -246,8 +290,9 @@ def ensure_tokenizer(
     corpus: Mapping[str, Path],
     report: Report = quiet,
 ) -> Path:
-    """Train a byte-level BPE of 8,192 ids on a sample of ``corpus`` unless
-    ``directory`` has one.
+    """Train a byte-level BPE of 8,192 ids on a sample of ``corpus``.
+
+    A tokenizer that ``directory`` already has is kept.
 
     Returns:
         The tokenizer's folder.
@@ -258,12 +303,11 @@ def ensure_tokenizer(
     report(f"training a byte-level BPE of {VOCABULARY:,} ids")
     trained = train_bpe(_sample(corpus), VOCABULARY, name="demo")
     folder.mkdir(parents=True, exist_ok=True)
-    # tokenizer.json last: its presence says that the folder is whole
-    for name, data in sorted(
-        trained.files.items(), key=lambda item: item[0] == "tokenizer.json"
-    ):
+    # tokenizer.json comes last: its presence says that the folder is complete.
+    names = sorted(trained.files, key=lambda name: name == "tokenizer.json")
+    for name in names:
         partial = folder / f"{name}.partial"
-        partial.write_bytes(data)
+        partial.write_bytes(trained.files[name])
         partial.replace(folder / name)
     return folder
 
@@ -271,19 +315,19 @@ def ensure_tokenizer(
 def demo_settings(
     directory: str | os.PathLike[str], report: Report = quiet, *, trained: bool = True
 ) -> dict[str, Any]:
-    """Return the demo's configuration, as a person would write it in YAML; corpus and
-    tokenizer are made where missing.
+    """Return the demo's configuration, as a person would write it in YAML.
+
+    Corpus and tokenizer are made where missing.
 
     Args:
-        trained: with a tokenizer of its own, which takes some seconds to train.
+        trained: True for a tokenizer of the demo itself, which takes some seconds to
+            train.
     """
     root = Path(directory).resolve()
     corpus = ensure_corpus(root, report)
-    tokenizer = (
-        {"default_tokenizer": str(ensure_tokenizer(root, corpus, report))}
-        if trained
-        else {}
-    )
+    tokenizer: dict[str, Any] = {}
+    if trained:
+        tokenizer["default_tokenizer"] = str(ensure_tokenizer(root, corpus, report))
     return {
         "name": "demo",
         "datasets": [
@@ -295,8 +339,7 @@ def demo_settings(
             {"name": "prose", "data_files": str(corpus["prose"])},
         ],
         **tokenizer,
-        # small units: the demo is small, and there should be something to watch and to
-        # resume
+        # The demo is small: only small units leave something to watch and to resume.
         "source": {"unit_size": "2MiB", "splits": {"train": 0.98, "validation": 0.02}},
         "pack": {"enabled": True, "seq_length": 1024},
         "save": {"output_dir": str(root / "artifacts")},
@@ -304,17 +347,17 @@ def demo_settings(
 
 
 def _sample(corpus: Mapping[str, Path]) -> Iterator[str]:
-    """Beginnings of texts, an equal share of bytes from each source, spread over all
-    of it.
+    """Yield beginnings of texts, an equal share of bytes from each source.
+
+    They are spread over all of the source.
     """
-    code = [
-        path.read_text(encoding="utf-8")
-        for path in sorted(corpus["code"].rglob("*.py"))
-    ]
-    prose = pq.read_table(corpus["prose"] / "docstrings.parquet", columns=["text"])[
-        "text"
-    ].to_pylist()
-    for texts in (code, list(map(str, prose))):
+    code: list[str] = []
+    for path in sorted(corpus["code"].rglob("*.py")):
+        code.append(path.read_text(encoding="utf-8"))
+    table = pq.read_table(corpus["prose"] / "docstrings.parquet", columns=["text"])
+    prose = [str(text) for text in table["text"].to_pylist()]
+    # Every n-th text, so that the beginnings of all chosen ones fill half of the sample.
+    for texts in (code, prose):
         total = sum(min(len(text), _SAMPLE_PER_TEXT) for text in texts)
         step = max(1, round(total / (_SAMPLE_BYTES // 2)))
         for text in texts[::step]:
@@ -328,18 +371,26 @@ group by source order by source"""
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the tour; returns the exit code of the first command that fails."""
+    """Run the tour, and return the exit code of the first command that fails."""
+    # 1. Arguments: a folder at most, and one flag. The module's docstring is the help.
     flags = [argument for argument in arguments if argument.startswith("-")]
     folders = [argument for argument in arguments if not argument.startswith("-")]
     if set(flags) - {"--no-prefect"} or len(folders) > 1:
         _say(__doc__ or "")
         return 2
-    began, directory = time.monotonic(), Path(folders[0] if folders else ".demo")
+
+    # 2. Input and configuration, as a user would have them.
+    start_time = time.monotonic()
+    directory = Path(".demo")
+    if folders:
+        directory = Path(folders[0])
     _say(f"preparing corpus, tokenizer and configuration in {directory}/")
     settings = demo_settings(directory, lambda line: _say(f"  {line}"))
-    # As a user would type them.
-    config, store = str(directory / "demo.yaml"), str(directory / "artifacts")
+    config = str(directory / "demo.yaml")
+    store = str(directory / "artifacts")
     Path(config).write_text(yaml.safe_dump(settings, sort_keys=False), encoding="utf-8")
+
+    # 3. Commands as a user would type them.
     commands = [
         ["run", config, *flags],
         ["peek", "demo", "-n", "2", "--row", "1", "--store", store],
@@ -356,7 +407,7 @@ def main(arguments: Sequence[str]) -> int:
         if code:
             return code
     _say(f"""
-The tour took {duration(time.monotonic() - began)}. Run again, it finds the version and rebuilds nothing. Try next:
+The tour took {duration(time.monotonic() - start_time)}. Run again, it finds the version and rebuilds nothing. Try next:
 
   export TOKENLAKE_STORE={shlex.quote(store)}
   tokenlake show demo             totals, splits, the audit, lineage

@@ -1,5 +1,6 @@
-"""The names of EasyDeL's data package, for code that was written for it: ``import
-tokenlake.easydel as ed``.
+"""The names of EasyDeL's data package, for code that was written for it.
+
+Example: ``import tokenlake.easydel as ed``.
 
 They work as names of ``tokenlake``, too, whose own list they would make three times as
 long. Each is imported on first use.

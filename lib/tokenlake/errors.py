@@ -25,13 +25,13 @@
     │   └── CancelledError             the build was asked to stop; the state is resumable
     └── DivergedError                  training: the loss is no finite number any more
 
-Every message says what is wrong, what was found, what was expected and how to put it
-right, with the location (``file:line``) where there is one. Errors cross process
-boundaries as JSON (:func:`to_json`, :func:`from_json`): a class is rebuilt by its name,
-a message stays as it was.
+Every message states the problem, the value found, the value expected and the fix, with
+the location (``file:line``) where there is one. Errors cross process boundaries as JSON
+(:func:`to_json`, :func:`from_json`): a class is rebuilt by its name, and a message does
+not change.
 
-No error repeats the credentials of a URL, wherever somebody wrote one: a message
-outlives the terminal, in the logs and in the database of whoever orchestrates.
+No error repeats the credentials of a URL. A message outlives the terminal: logs and the
+database of an orchestrator keep it.
 """
 
 from __future__ import annotations
@@ -58,39 +58,60 @@ _PASSWORD: Final = re.compile(
 _QUERY: Final = re.compile(
     r"\?[^\s?=\"<>]+=[^\s\"<>]*|(?<=[^\s?\"<>])\?[^\s?=\"<>]{8,}"
 )
+# Names of the parameters of a query.
 _NAME: Final = re.compile(r"([^?&;=]+)=")
-# What ends the sentence around a URL; within a query it is a part of the query.
+# Characters that end the sentence around a URL; within a query they are a part of it.
 _AROUND: Final = "'),.;:!]}`"
 
 
 def without_credentials(text: str, *, every_query: bool = False) -> str:
-    """Return `text` without passwords in URLs, and without queries that hold a
-    signature, however they are quoted.
+    """Return `text` without passwords and signed queries in URLs.
+
+    They are found however the URL is quoted.
 
     Args:
-        every_query: without any query: in the message of another library it may be a
-            secret under any name.
+        every_query: True to remove every query. In the message of another library it
+            may be a secret under any name.
     """
-    if "@" in text:
-        text = _PASSWORD.sub(lambda found: f"{found[1] or found[2]}...@", text)
-    return (
-        _QUERY.sub(lambda found: _shortened(found[0], every_query), text)
-        if "?" in text
-        else text
-    )
+    # A text without these characters has no URL with a secret.
+    clean_text = text
+    if "@" in clean_text:
+        clean_text = _PASSWORD.sub(
+            lambda match: f"{match[1] or match[2]}...@", clean_text
+        )
+    if "?" in clean_text:
+        clean_text = _QUERY.sub(
+            lambda match: _shortened(match[0], every_query), clean_text
+        )
+    return clean_text
 
 
 def _shortened(query: str, always: bool) -> str:
-    inner = query.rstrip(_AROUND)
-    if always or any(SIGNED.search(unquote(name)) for name in _NAME.findall(inner)):
-        return f"?...{query[len(inner) :]}"
+    """Return a query, or three dots for one that holds a signature.
+
+    Args:
+        query: Query with its question mark, and the end of the sentence around it.
+        always: True for three dots in any case.
+    """
+    parameters = query.rstrip(_AROUND)
+    end_of_sentence = query[len(parameters) :]
+    is_hidden = always
+    for name in _NAME.findall(parameters):
+        # Names may be percent-encoded.
+        if SIGNED.search(unquote(name)):
+            is_hidden = True
+    if is_hidden:
+        return f"?...{end_of_sentence}"
     return query
 
 
 def _cleaned(value: Any) -> Any:
+    """Return a value of an error's details without credentials, lists included."""
     if isinstance(value, list):
-        return [_cleaned(each) for each in cast("list[Any]", value)]
-    return without_credentials(value) if isinstance(value, str) else value
+        return [_cleaned(item) for item in cast("list[Any]", value)]
+    if isinstance(value, str):
+        return without_credentials(value)
+    return value
 
 
 class TokenlakeError(Exception):
@@ -119,15 +140,14 @@ class TokenlakeError(Exception):
 
     def __init__(self, message: str, **details: Any) -> None:
         super().__init__(_cleaned(message))
-        self.details: dict[str, Any] = {
-            name: _cleaned(value) for name, value in details.items()
-        }
+        # Details reach logs and other processes like the message.
+        self.details: dict[str, Any] = {}
+        for name, value in details.items():
+            self.details[name] = _cleaned(value)
 
     @property
     def field_path(self) -> str | None:
-        """Place in a configuration or a row, such as ``prompt.template``; None if
-        the error has none.
-        """
+        """Place in a configuration or a row, such as ``prompt.template``, or None."""
         return self.details.get("field_path")
 
     @property
@@ -140,6 +160,7 @@ class TokenlakeError(Exception):
         """Value that was found; None if the error does not state it."""
         return self.details.get("got")
 
+    # Exceptions are pickled by their arguments alone, which would lose the details.
     def __reduce__(self) -> tuple[Any, ...]:
         return from_json, (to_json(self),)
 
@@ -189,16 +210,16 @@ class SourceNotFoundError(SourceError):
 
 
 class DamagedFileError(SourceError):
-    """A file as a whole cannot be trusted (cut, corrupted, wrong format); never
-    quarantined.
+    """A file as a whole cannot be trusted (cut, corrupted, wrong format).
+
+    It is never quarantined.
     """
 
 
 class UnsuitableFileError(DamagedFileError):
-    """A file is whole, but not what is expected: another format, encoding, column or
-    type; never quarantined.
+    """A file is whole, but of another format, encoding, column or type than expected.
 
-    It is handled wherever damaged files are.
+    It is never quarantined, and is handled wherever damaged files are.
     """
 
 
@@ -230,9 +251,7 @@ class EngineMismatchError(TokenizerError):
 
 
 class TemplateMismatchError(TokenizerError):
-    """A conversation rendered together with others differs from the result of its
-    chat template.
-    """
+    """A conversation rendered with others differs from its chat template's result."""
 
 
 class StoreError(TokenlakeError):
@@ -264,8 +283,9 @@ class WorkerError(TokenlakeError):
 
 
 class WorkerDiedError(WorkerError):
-    """A worker process ended without an answer (killed, out of memory); a retry may
-    succeed.
+    """A worker process ended without an answer (killed, out of memory).
+
+    A retry may succeed.
     """
 
 
@@ -280,18 +300,20 @@ class DivergedError(TokenlakeError):
 
 
 def _tree(cls: type[TokenlakeError]) -> dict[str, type[TokenlakeError]]:
-    found = {cls.__name__: cls}
+    """Return a class and all classes below it, by name."""
+    classes = {cls.__name__: cls}
     for child in cls.__subclasses__():
-        found |= _tree(child)
-    return found
+        classes |= _tree(child)
+    return classes
 
 
 _BY_NAME: Final = _tree(TokenlakeError)
 
 
 def to_json(error: TokenlakeError) -> dict[str, Any]:
-    """Return ``{"type", "message", "details"}``, enough for :func:`from_json` to
-    rebuild the error.
+    """Return ``{"type", "message", "details"}`` of an error.
+
+    It is enough for :func:`from_json` to rebuild the error.
     """
     return {
         "type": type(error).__name__,

@@ -1,6 +1,4 @@
-"""The names of `tokenlake.runtime.trainer`, under the path that docs/trainer.md
-gives.
-"""
+"""The names of `tokenlake.runtime.trainer`, under the path of docs/trainer.md."""
 
 from tokenlake.base.lazy_names import lazy_package
 

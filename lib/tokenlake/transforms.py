@@ -1,6 +1,4 @@
-"""Transforms, packers and mixtures, under the path that the seed documents import
-them from.
-"""
+"""Transforms, packers and mixtures, under the path of the seed documents."""
 
 from tokenlake.base.lazy_names import naming_extra
 from tokenlake.base.lazy_names import public_name as __getattr__  # noqa: F401

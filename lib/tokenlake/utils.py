@@ -9,19 +9,24 @@ with naming_extra("tokenlake.utils", "etl"):
 
 
 def glob_files(pattern: str, recursive: bool = True) -> list[str]:
-    """Return the files of a pattern, sorted; errors as
-    :func:`tokenlake.expand_data_files`.
+    """Return the files of a pattern, sorted.
+
+    Errors are those of :func:`tokenlake.expand_data_files`.
 
     Args:
-        pattern: a glob, path or URL.
-        recursive: whether ``**`` stands for any number of folders; else it is ``*``.
+        pattern: Glob, path or URL.
+        recursive: True if ``**`` stands for any number of folders; otherwise it is
+            ``*``.
     """
-    return expand_data_files(pattern if recursive else pattern.replace("**", "*"))
+    searched_pattern = pattern
+    if not recursive:
+        searched_pattern = pattern.replace("**", "*")
+    return expand_data_files(searched_pattern)
 
 
 def infer_builder_from_ext(path: str) -> str | None:
-    """Return the type of a file by its extension, such as ``json``; None if that
-    says none.
-    """
-    found = DatasetType.infer_from_path(path)
-    return None if found is None else str(found)
+    """Return the type of a file by its extension, such as ``json``, or None."""
+    dataset_type = DatasetType.infer_from_path(path)
+    if dataset_type is None:
+        return None
+    return str(dataset_type)

@@ -1,5 +1,6 @@
-"""The configuration of a pipeline: YAML or Python is checked by models, and resolved
-into the record of a build.
+"""The configuration of a pipeline: YAML or Python, checked by models.
+
+A configuration is resolved into the record of a build.
 
 A configuration has three forms. A user writes a mapping (:func:`load_config`). Python
 code holds a frozen model (:class:`PipelineConfig`). A build consumes a flat record

@@ -90,28 +90,34 @@ def _shard_problems(config: PipelineConfig) -> Iterator[str]:
     total = config.save.num_shards
     if total is None:
         return
-    numbers = [
-        dataset.num_shards
-        for dataset in config.datasets
-        if dataset.num_shards is not None
-    ]
-    without_number = len(config.datasets) - len(numbers)
-    needed = sum(numbers) + without_number
-    is_enough = total >= needed if without_number else total == needed
-    if not is_enough:
-        bound = "at least" if without_number else "exactly"
+    shard_count = 0
+    without_number = 0
+    for dataset in config.datasets:
+        if dataset.num_shards is None:
+            without_number += 1
+        else:
+            shard_count += dataset.num_shards
+    needed = shard_count + without_number
+    # Datasets without a number share the shards that are left.
+    if without_number:
+        bound = "at least"
+        is_possible = total >= needed
+    else:
+        bound = "exactly"
+        is_possible = total == needed
+    if not is_possible:
         yield (
             f"save.num_shards: {total}, but the datasets need {bound} {needed}: their own num_shards come to "
-            f"{sum(numbers)}, and each of the {without_number} without a number needs a file of its own"
+            f"{shard_count}, and each of the {without_number} without a number needs a file of its own"
         )
 
 
 def truncation_problems(config: PipelineConfig) -> list[str]:
-    """Return contradictions about long documents, and options of truncation without
-    effect, one message each.
+    """Return contradictions about long documents, one message each.
+
+    They include options of truncation without effect.
     """
-    # `long_documents` is the policy, `truncation` of a tokenizer its short form: they
-    # must agree.
+    # `long_documents` is the policy, `truncation` of a tokenizer its short form.
     problems: list[str] = []
     is_any_truncated = False
     for dataset in config.datasets:
@@ -170,8 +176,10 @@ def output_problems(
     # Fields are kept in a column each, which packed rows cannot have.
     path = f"datasets.{dataset.name}"
     problems = list(_kept_problems(config, dataset, f"{path}.additional_fields"))
+    # A tokenizer that is only named has no options of padding.
     if choice is None or isinstance(choice, str):
         return problems
+    # Padding is for rows of single documents, and only the mask tells it from text.
     is_padded = choice.padding in ("max_length", "longest")
     side = choice.padding_side
     if is_padded and (config.pack.enabled or dataset.preference):
@@ -201,6 +209,7 @@ def _kept_problems(
         dataset: Dataset to check.
         path: Dotted key of the option that lists the fields.
     """
+    # 1. Types are those of fields that are kept.
     fields = dataset.additional_fields or ()
     preference = dataset.preference
     for name in dataset.field_types or ():
@@ -210,13 +219,14 @@ def _kept_problems(
                 f"datasets.{dataset.name}.field_types: {name!r} is not one of additional_fields ({listed}); add it "
                 "there, or leave it out here"
             )
+    # 2. A packed row has no single record whose fields it could keep.
     if fields and config.pack.enabled:
         yield (
             f"{path}: {', '.join(map(repr, fields))} cannot be kept beside packed rows, which hold pieces of several "
             "documents; write pack.enabled: false, or find the record again by `documents.file` and `position`"
         )
         return
-    # A kept field is a column, beside those of every row.
+    # 3. A kept field is a column, beside those of every row.
     columns = set(RESERVED)
     if preference is not None:
         columns |= {
@@ -236,8 +246,8 @@ def _kept_problems(
 
 def _eval_problems(config: PipelineConfig) -> Iterator[str]:
     """Yield names of splits of held-out documents that are too long or taken."""
-    # Split -> option that names it.
-    # Two options that name one split would mix training and held-out documents.
+    # Split -> option that names it. Two options that name one split would mix training
+    # and held-out documents.
     owners = dict.fromkeys(config.source.splits, "source.splits")
     for dataset in config.datasets:
         owners |= dict.fromkeys(dataset.splits or (), f"datasets.{dataset.name}.splits")
@@ -263,6 +273,8 @@ def _ids_problems(config: PipelineConfig) -> Iterator[str]:
         if section is None:
             continue
         path = f"datasets.{dataset.name}"
+        # Only a file of type numpy has no records: its ids are one stream, which a
+        # length or EOS cuts.
         is_stream = dataset.type == "numpy"
         if section.length is not None and not is_stream:
             yield (
@@ -281,21 +293,23 @@ def _ids_problems(config: PipelineConfig) -> Iterator[str]:
 def _whole_row_problems(
     config: PipelineConfig, dataset: DatasetConfig, path: str
 ) -> Iterator[str]:
-    """Yield options that contradict `tokens.rows`: records that are packed rows
-    already.
+    """Yield options that contradict `tokens.rows`.
+
+    Its records are packed rows already.
     """
     # Whole rows pass through unchanged: any option that would change them contradicts.
     pack = config.pack
+    sets_packing = (
+        pack.shuffles
+        or pack.max_segments is not None
+        or "strategy" in pack.model_fields_set
+    )
     if not pack.enabled:
         yield (
             f"{path}.tokens.rows: true, but packing is off; write pack: {{enabled: true, seq_length: N}} with the "
             "length of the records"
         )
-    elif (
-        pack.shuffles
-        or pack.max_segments is not None
-        or "strategy" in pack.model_fields_set
-    ):
+    elif sets_packing:
         yield (
             f"{path}.tokens.rows: true stores records as they are, so that nothing is packed; leave pack.strategy, "
             "pack.shuffle_packed and pack.max_segments out"
@@ -322,11 +336,11 @@ def _fim_problems(config: PipelineConfig) -> Iterator[str]:
         path = f"datasets.{dataset.name}"
         pack = config.pack
         policy = config.long_documents_of(dataset)
-        forms = [
-            name
-            for name in ("chat", "prompt", "preference")
-            if getattr(dataset, name) is not None
-        ]
+        # Any other form of the text than plain text.
+        forms: list[str] = []
+        for name in ("chat", "prompt", "preference"):
+            if getattr(dataset, name) is not None:
+                forms.append(name)
         if forms:
             yield (
                 f"{path}.fim: set beside `{forms[0]}`, but fill-in-the-middle needs plain texts; leave one of them "
@@ -359,17 +373,19 @@ def _fim_problems(config: PipelineConfig) -> Iterator[str]:
 
 
 def _preference_problems(config: PipelineConfig) -> Iterator[str]:
-    """Yield options that contradict a section `preference`; nothing if no dataset
-    has one.
+    """Yield options that contradict a section `preference`.
+
+    Nothing is yielded if no dataset has one.
     """
-    # Pairs have columns of their own, and a build writes one schema.
+    # A row of a preference has several lists of ids, a packed row has one.
     paired = [dataset for dataset in config.datasets if dataset.preference is not None]
     if paired and config.pack.enabled:
         yield (
             "pack.enabled: true, but a dataset has a section `preference`, whose rows are pairs and cannot be "
             "packed; write pack.enabled: false"
         )
-    kinds: dict[str | None, str] = {}  # dataset -> kind of its rows
+    # Dataset -> kind of its rows. All rows of a build have the same columns.
+    kinds: dict[str | None, str] = {}
     for dataset in config.datasets:
         preference = dataset.preference
         kinds[dataset.name] = "no preference"
@@ -381,6 +397,7 @@ def _preference_problems(config: PipelineConfig) -> Iterator[str]:
             f"datasets: their rows would have different columns ({listed}); all datasets of a build need the same "
             "preference.method and preference.trainer: make one build of each kind"
         )
+    # The prompt and both answers of a pair belong together, so that only ends are cut.
     for dataset in paired:
         path = f"datasets.{dataset.name}"
         if (dataset.long_documents or config.tokenize.long_documents) == "split":
@@ -402,8 +419,9 @@ def _preference_problems(config: PipelineConfig) -> Iterator[str]:
 def _truncation_of_answers(
     path: str, section: DatasetConfig | TokenizeStageConfig
 ) -> Iterator[str]:
-    """Yield options of truncation that a section sets and that preferences do not
-    have.
+    """Yield options of truncation that preferences do not have.
+
+    A section sets them.
     """
     for name, usual in (
         ("truncation_strategy", "simple"),
@@ -415,9 +433,11 @@ def _truncation_of_answers(
 
 
 def _stored_problems(config: PipelineConfig) -> Iterator[str]:
-    """Yield options that a build of stored datasets needs or cannot have, beyond
-    those of a valid configuration.
+    """Yield options that a build of stored datasets needs or cannot have.
+
+    They come on top of those of a valid configuration.
     """
+    # Text among stored datasets was replaced by its tokens before, in the first steps.
     for dataset in config.datasets:
         path = f"datasets.{dataset.name}"
         if dataset.dataset is None:
@@ -446,8 +466,10 @@ def _stored_problems(config: PipelineConfig) -> Iterator[str]:
 
 
 def store_problems(config: PipelineConfig, store: str) -> list[str]:
-    """Return problems of a store: credentials in its URL, which is recorded, options
-    that a folder lacks, or a URL that lacks a slash.
+    """Return problems of a store's URL and of its options.
+
+    The URL, which is recorded, may have credentials or lack a slash. A folder lacks
+    options of an object store.
     """
     # A URL with a missing slash would become a local folder.
     whole_url = url_probably_meant(store)
@@ -458,7 +480,9 @@ def store_problems(config: PipelineConfig, store: str) -> list[str]:
     # The address is written into manifests and logs.
     url = STORE_URL.match(store)
     if url and ("@" in url[2] or "?" in url[3]):
-        credential = "a user name or password" if "@" in url[2] else "a query"
+        credential = "a query"
+        if "@" in url[2]:
+            credential = "a user name or password"
         return [
             f"save.output_dir: {scheme_of(store)}://... has {credential} in it (not shown); write the URL without it, "
             "and save.storage_options: {key: {env: VARIABLE}, ...}"

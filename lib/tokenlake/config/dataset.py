@@ -66,18 +66,17 @@ FileType = Annotated[
     TypeName, BeforeValidator(lambda value: "txt" if value == "text" else value)
 ]
 EVAL_PREFIX: Final = "eval_"
-"""What the names of splits of held-out documents begin with; the source's name
-follows.
-"""
+"""Beginning of the names of splits of held-out documents; the source's name follows."""
 
-#: What may stand beside `dataset`: everything else is about making tokens, which are there.
+# Options that may stand beside `dataset`: all others are about making tokens, which the
+# dataset has.
 _BESIDE_DATASET: Final = frozenset(
     {"dataset", "name", "split", "data_files", "retokenize"}
 )
-#: And beside `retokenize`, which makes them again.
+# Options beside `retokenize`, which makes the tokens again.
 _BESIDE_RETOKENIZE: Final = _BESIDE_DATASET | {"tokenizer"}
 
-#: Options about the text of records, which records of ids do not have.
+# Options about the text of records, which records of ids do not have.
 _OF_TEXTS: Final = (
     "content_field",
     "delimiter",
@@ -94,8 +93,9 @@ _OF_TEXTS: Final = (
 )
 
 
-# Sentinels are written as names, because their ids differ between tokenizers.
 def _sentinels(names: tuple[str, ...]) -> tuple[str, ...]:
+    """Refuse sentinels that are not three or four different tokens."""
+    # Sentinels are written as names, because their ids differ between tokenizers.
     if len(names) not in (3, 4) or len(set(names)) < len(names):
         raise problem(
             f"got {', '.join(names) or 'none'}, must be three different tokens (prefix, suffix and middle), or four "
@@ -105,8 +105,9 @@ def _sentinels(names: tuple[str, ...]) -> tuple[str, ...]:
 
 
 class FimConfig(Section):
-    """Fill-in-the-middle: a share of the plain texts is cut into three parts, which are
-    reordered behind sentinel tokens.
+    """Fill-in-the-middle: plain texts are cut into three parts, which are reordered.
+
+    A share of the texts is cut. Sentinel tokens mark the parts.
     """
 
     rate: Share = 0.5
@@ -135,8 +136,9 @@ _SLICE: Final = re.compile(r"(?P<split>[^\[\]+]+)\[(?P<start>\d*):(?P<stop>\d*)\
 
 
 def _no_slice(name: str) -> str:
-    """Return the name of a split; a slice or a sum of splits, as `datasets` takes
-    them, is a problem.
+    """Return the name of a split; a slice or a sum of splits is a problem.
+
+    Slices and sums are those that `datasets` takes.
     """
     if "+" in name:
         # `datasets` of Hugging Face adds splits up as "train+test".
@@ -148,6 +150,7 @@ def _no_slice(name: str) -> str:
         # Its slice "train[:1000]" has an option here, if it begins at the first row.
         parts = _SLICE.fullmatch(name)
         split = name.partition("[")[0]
+        # Other slices have no option of their own; two come close.
         remedy = "num_rows reads the first rows, and splits divides documents at random by fractions"
         if parts is not None and parts["stop"] and not int(parts["start"] or "0"):
             remedy = f"write split: {split} and num_rows: {parts['stop']}"
@@ -379,9 +382,7 @@ class DatasetConfig(Section):
 
     @property
     def ids(self) -> TokensConfig | None:
-        """The section `tokens`, that of the format where it is not written; None
-        where records hold text.
-        """
+        """The section `tokens`, or that of the format; None for records of text."""
         if self.tokens is None and self.type in TOKEN_TYPES:
             return TokensConfig()
         return self.tokens
@@ -393,21 +394,22 @@ class DatasetConfig(Section):
 
     @property
     def split_from(self) -> Literal["default", "option", "mapping"]:
-        """Origin of the split to read: the default, an option, or the key of a
-        mapping `data_files`.
-        """
+        """Origin of the split: the default, an option, or a key of `data_files`."""
         # A mapping names its splits, so that one of its keys is always meant.
         if isinstance(self.data_files, dict):
             return "mapping"
         is_written = (
             self.dataset_split_name is not None or "split" in self.model_fields_set
         )
-        return "option" if is_written else "default"
+        if is_written:
+            return "option"
+        return "default"
 
     @property
     def files_to_read(self) -> tuple[str, ...]:
-        """The entries of `data_files`, of a mapping those of the split that is read;
-        () without any.
+        """The entries of `data_files` that are read; () without any.
+
+        Of a mapping they are those of the split that is read.
         """
         # One path may be written without a list.
         files = self.data_files
@@ -415,30 +417,33 @@ class DatasetConfig(Section):
             files = files[self.split_to_read]
         if files is None:
             return ()
-        return (files,) if isinstance(files, str) else files
+        if isinstance(files, str):
+            return (files,)
+        return files
 
     @property
     def all_files(self) -> tuple[str, ...]:
-        """The entries of `data_files`, of a mapping those of all splits; () without
-        any.
-        """
+        """The entries of `data_files`, of all splits; () without any."""
         if not isinstance(self.data_files, dict):
             return self.files_to_read
         entries: list[str] = []
         for files in self.data_files.values():
-            entries += [files] if isinstance(files, str) else files
+            if isinstance(files, str):
+                entries.append(files)
+            else:
+                entries += files
         return tuple(entries)
 
     @model_serializer(mode="wrap")
     def _without_unwritten(
         self, handler: SerializerFunctionWrapHandler
     ) -> dict[str, Any]:
-        """Leave out options that mean something else where they are written than where
-        they are not.
+        """Leave out unwritten options whose default differs in meaning if written.
 
         A written split selects files by their names; a written text mode holds for rows
         and builds alike.
         """
+        # A dump must mean the same when it is read back.
         dumped: dict[str, Any] = handler(self)
         if self.split_from == "default":
             dumped.pop("split", None)
@@ -453,13 +458,14 @@ class DatasetConfig(Section):
 
     @model_validator(mode="after")
     def _one_origin(self) -> Self:
-        # Rows come from one place.
+        """Require one place of the rows, and options that concern it."""
+        # 1. Rows come from one place.
         if self.data_files is None and self.dataset is None:
             raise problem(
                 "got neither data_files nor dataset, must have data_files (files to read) or dataset (NAME in the "
                 "store)"
             )
-        # Files. Their records hold text or ids.
+        # 2. Files. Their records hold text or ids.
         if self.dataset is None:
             self._check_mapping()
             if self.retokenize:
@@ -471,8 +477,8 @@ class DatasetConfig(Section):
             return self
         if self.data_files is not None:
             raise problem("got data_files and dataset, must have one of them")
-        # Options of reading and tokenizing text do nothing for a dataset that holds
-        # tokens already.
+        # 3. A stored dataset. Options of reading and tokenizing text do nothing for
+        #    tokens that exist already.
         allowed = _BESIDE_RETOKENIZE if self.retokenize else _BESIDE_DATASET
         others: list[str] = []
         for name, field in type(self).model_fields.items():
@@ -489,11 +495,12 @@ class DatasetConfig(Section):
         """Raise a problem if records hold ids, and an option is about their text."""
         if self.ids is None:
             return
-        fields = type(self).model_fields
         # An option with its default value changes nothing, and may be written.
-        written = [
-            name for name in _OF_TEXTS if getattr(self, name) != fields[name].default
-        ]
+        fields = type(self).model_fields
+        written: list[str] = []
+        for name in _OF_TEXTS:
+            if getattr(self, name) != fields[name].default:
+                written.append(name)
         if written:
             raise problem(
                 f"got {', '.join(written)}, but the records hold token ids (tokens), which are stored as they are; "
@@ -501,8 +508,9 @@ class DatasetConfig(Section):
             )
 
     def _check_mapping(self) -> None:
-        """Raise a problem if a mapping `data_files` lacks the split, or stands
-        beside an option without use.
+        """Raise a problem if a mapping `data_files` contradicts other options.
+
+        It may lack the split, or stand beside an option without use.
         """
         if not isinstance(self.data_files, dict):
             return
@@ -513,6 +521,7 @@ class DatasetConfig(Section):
             raise problem(
                 f"got split {self.split_to_read!r}, but data_files has {splits}; set `split` to one of them{near}"
             )
+        # A dataset on the Hub states its own splits and subsets in its card.
         if self.type in ("hf", "huggingface"):
             raise problem(
                 f"got data_files by split ({splits}) with type {self.type!r}: a dataset on the Hub has its own splits; "
@@ -529,10 +538,21 @@ DATA_MODULE: Final = "data_module"
 """Value of the key `type` in a configuration of a data module."""
 
 _ID: Final = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?(@[\w./-]+)?")
-_EXTENSIONS: Final = tuple(
-    end for facts in FORMATS.values() for end in (*facts.extensions, *facts.prose)
-)
+
+
+def _all_extensions() -> tuple[str, ...]:
+    """Return the extensions of all formats."""
+    extensions: list[str] = []
+    for facts in FORMATS.values():
+        extensions += [*facts.extensions, *facts.prose]
+    return tuple(extensions)
+
+
+_EXTENSIONS: Final = _all_extensions()
 SPLIT_PLACE: Final = "{split}"
+"""Text in a path that stands for the name of the split."""
+
+# Stage -> reason why it is not available, and the alternative.
 _LATER: Final = {
     "fim": "fill-in-the-middle reorders documents and is not available for prompts",
     "ppo": "a query is a prompt without an answer; train on prompts with `preference: {method: grpo}` of a build",
@@ -546,14 +566,14 @@ Integer = Literal["int32", "int64"]
 
 
 def is_hub_id(name: str) -> bool:
-    """Return whether a name is the id of a dataset on the Hub: it has the form of
-    one, and is no path of this disk.
+    """Return whether a name is the id of a dataset on the Hub.
+
+    It has the form of an id, and is no path of this disk.
     """
     # "data/train.jsonl" has the form of an id, too: an extension of a data file
     # decides.
-    has_form_of_id = _ID.fullmatch(name) is not None and not name.lower().endswith(
-        _EXTENSIONS
-    )
+    names_data_file = name.lower().endswith(_EXTENSIONS)
+    has_form_of_id = _ID.fullmatch(name) is not None and not names_data_file
     return has_form_of_id and not os.path.exists(name)  # noqa: PTH110 (pathlib would cost a second object)
 
 
@@ -585,7 +605,10 @@ class SplitSpec(Section):
     @model_validator(mode="before")
     @classmethod
     def _named(cls, value: Any) -> Any:
-        return {"name": value} if isinstance(value, str) else value
+        """Accept a name instead of the section."""
+        if isinstance(value, str):
+            return {"name": value}
+        return value
 
 
 class DataModuleDataset(Section):
@@ -622,12 +645,14 @@ class DataModuleDataset(Section):
 
     @model_validator(mode="after")
     def _agrees(self) -> Self:
+        """Refuse splits with the same rows, and stages that are not available."""
         # A split that is named twice would be written twice.
         names = [split.name for split in self.splits]
         if not names or len(set(names)) < len(names):
             raise problem(
                 f"splits: got {', '.join(names) or 'none'}, must be at least one, each once"
             )
+        # One file, or a list of files, has no splits that names could tell apart.
         are_same = (
             SPLIT_PLACE not in self.name
             and not is_hub_id(self.name)
@@ -645,8 +670,9 @@ class DataModuleDataset(Section):
 
 
 class DataLoaderConfig(Section):
-    """Section `dataloader`: arguments of ``torch.utils.data.DataLoader``; not used
-    by a build.
+    """Section `dataloader`: arguments of ``torch.utils.data.DataLoader``.
+
+    A build does not use them.
     """
 
     batch_size: Count = 1
@@ -685,6 +711,7 @@ class DataLoaderConfig(Section):
 
     @model_validator(mode="after")
     def _agrees(self) -> Self:
+        """Refuse options of workers where there are none."""
         # PyTorch raises an error for these, but only when the first batch is read.
         for name in ("persistent_workers", "prefetch_factor"):
             if getattr(self, name) and not self.num_workers:
@@ -738,8 +765,9 @@ class DataModuleConfig(Section):
 
     @property
     def tokenizer_config(self) -> TokenizerConfig:
-        """The tokenizer with the defaults of a data module: rows of `max_length`
-        ids, longer ones cut.
+        """The tokenizer with the defaults of a data module.
+
+        Rows have `max_length` ids; longer ones are cut.
         """
         # Prompts are padded to equal rows, unless several share a row.
         options: dict[str, Any] = {"max_length": 2048}

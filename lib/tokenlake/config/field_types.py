@@ -15,19 +15,25 @@ from pydantic import AfterValidator, Strict, WithJsonSchema
 from tokenlake.base.columns import JSON, ColumnType
 from tokenlake.base.section import problem
 
+# Name in a configuration -> type of the column. Texts are always large, because an
+# Arrow array of `string` holds at most 2 GiB.
 _NAMES: Final[dict[str, ColumnType]] = {
     "bool": "bool",
-    **{
-        f"{sign}int{bits}": f"{sign}int{bits}"
-        for bits in (8, 16, 32, 64)
-        for sign in ("", "u")
-    },
+    "int8": "int8",
+    "uint8": "uint8",
+    "int16": "int16",
+    "uint16": "uint16",
+    "int32": "int32",
+    "uint32": "uint32",
+    "int64": "int64",
+    "uint64": "uint64",
     "float32": "float",
     "float64": "double",
     "double": "double",
     "string": "large_string",
     "json": JSON,
 }
+# decimal(1..38, 0): the digits of Arrow's decimal128, without a fraction.
 _DECIMAL: Final = re.compile(r"decimal\(\s*([1-9]|[12][0-9]|3[0-8])\s*,\s*0\s*\)")
 _TOKEN: Final = re.compile(r"\s*(decimal\([^)]*\)|[A-Za-z_][A-Za-z0-9_]*|[<>:,])\s*")
 _MOST_CHARACTERS: Final = 1000
@@ -41,55 +47,78 @@ def parse_field_type(text: str) -> ColumnType:
     """Return the column type that a configuration writes as `text`.
 
     Raises:
-        ValueError: it is no such type.
+        ValueError: The text is no such type.
     """
     return _TypeParser(text).parse()
 
 
 @final
 class _TypeParser:
-    """Reads one type from left to right."""
+    """Reads one type from left to right.
+
+    The grammar has one function per rule::
+
+        type    NAME | decimal(DIGITS, 0) | list<type> | struct<field, ...>
+        field   NAME: type
+    """
 
     def __init__(self, text: str) -> None:
         if len(text) > _MOST_CHARACTERS:
             raise ValueError(f"a type of more than {_MOST_CHARACTERS} characters")
+        # Cut the text into names and signs, which `_take` removes one by one.
         self._tokens: list[str] = []
-        at = 0
-        while at < len(text):
-            token = _TOKEN.match(text, at)
+        offset = 0
+        while offset < len(text):
+            token = _TOKEN.match(text, offset)
             if token is None:
-                raise ValueError(f"unexpected {text[at:]!r}")
+                raise ValueError(f"unexpected {text[offset:]!r}")
             self._tokens.append(token[1])
-            at = token.end()
+            offset = token.end()
 
     def parse(self) -> ColumnType:
+        """Return the type; nothing may follow it."""
         kind = self._type()
         if self._tokens:
             raise ValueError(f"unexpected {self._tokens[0]!r}")
         return kind
 
     def _take(self, expected: str | None = None) -> str:
-        if not self._tokens or (expected is not None and self._tokens[0] != expected):
-            got = repr(self._tokens[0]) if self._tokens else "the end"
-            raise ValueError(f"expected {expected or 'a name'}, got {got}")
+        """Remove and return the next token.
+
+        Args:
+            expected: Token that must come next; None for any.
+
+        Raises:
+            ValueError: Another token comes next, or none.
+        """
+        if not self._tokens:
+            raise ValueError(f"expected {expected or 'a name'}, got the end")
+        if expected is not None and self._tokens[0] != expected:
+            raise ValueError(f"expected {expected}, got {self._tokens[0]!r}")
         return self._tokens.pop(0)
 
     def _type(self) -> ColumnType:
+        """Read a type."""
         name = self._take()
+        # A list of values of several types is stored as JSON text as a whole.
         if name == "list":
             self._take("<")
             items = self._type()
             self._take(">")
-            return JSON if items == JSON else {"list": items}
+            if items == JSON:
+                return JSON
+            return {"list": items}
         if name == "struct":
             return self._struct()
-        if (decimal := _DECIMAL.fullmatch(name)) is not None:
+        decimal = _DECIMAL.fullmatch(name)
+        if decimal is not None:
             return f"decimal128({decimal[1]}, 0)"
         if name not in _NAMES:
             raise ValueError(f"no type {name!r}")
         return _NAMES[name]
 
     def _struct(self) -> ColumnType:
+        """Read the fields of a struct, from `<` to `>`."""
         fields: dict[str, ColumnType] = {}
         self._take("<")
         while True:
@@ -103,12 +132,15 @@ class _TypeParser:
                 raise ValueError(f"expected `,` or `>`, got {separator!r}")
             if separator == ">":
                 break
+        # As for a list: one field of JSON makes JSON of the whole struct.
         if JSON in fields.values():
             return JSON
         return {"struct": [[name, kind] for name, kind in fields.items()]}
 
 
 def _check(text: str) -> str:
+    """Return the text of a type; a problem unless it is one."""
+    # Each bracket is a call: deeply nested ones end in a RecursionError.
     try:
         parse_field_type(text)
     except (ValueError, RecursionError) as error:

@@ -1,6 +1,4 @@
-"""The formats of inputs, and the facts about each that are known before a file is
-opened.
-"""
+"""The formats of inputs, and facts about each that need no opened file."""
 
 from __future__ import annotations
 
@@ -35,7 +33,7 @@ SourceType = Literal[
     "litdata",
     "array_record",
 ]
-"""What a source's files hold; ``hub``: `data_files` are ids of datasets on the Hub."""
+"""Contents of a source's files; ``hub``: `data_files` are ids of datasets on the Hub."""
 TypeName = Literal[
     "json",
     "jsonl",
@@ -76,26 +74,26 @@ trainers read them.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FormatFacts:
-    """What is known of a format before a file is opened.
+    """Facts about a format that are known before a file is opened.
 
     Attributes:
         extensions: Extensions of its files.
-        reader: module of :mod:`tokenlake.etl.sources` and function.
+        reader: Module of :mod:`tokenlake.etl.sources` and function.
         layout: ``lines`` (any line can be found from any byte), ``blocks`` (a footer
             lists them), ``whole`` (read from the beginning on), ``records`` (any record
             can be found by its number), ``ids`` (one stream of ids, in which a document
             can be found from any byte).
         schema: True if a file itself names its columns.
         nested: True if a field can hold a list.
-        least_record_bytes: no record that holds anything is shorter, its separator
-            included; None where bytes tell nothing.
-        prose: further extensions, of files that a directory holds beside data: taken
+        least_record_bytes: Size of the shortest record that holds anything, its
+            separator included; None where bytes tell nothing.
+        prose: Further extensions, of files that a directory holds beside data: taken
             where the type is set, or by name.
         tokens: True if records hold token ids and no text.
-        companions: files that belong to data files and hold no records: ends of names
+        companions: Files that belong to data files and hold no records: ends of names
             (``.idx``: that of ``a.bin`` is ``a.idx``), and whole names of files that
             describe all others of their folder.
-        needs: those of `companions` without which no record can be read.
+        needs: Those of `companions` without which no record can be read.
     """
 
     extensions: tuple[str, ...]
@@ -115,19 +113,19 @@ class FormatFacts:
         return self.layout in ("lines", "whole")
 
     def companion(self, path: str) -> str:
-        """Return the entry of `companions` that a path is of; "" for a file of
-        records.
-        """
-        name = path.rpartition("/")[2]
+        """Return the entry of `companions` for a path; "" for a file of records."""
+        # An ending belongs to one data file; a whole name describes its folder.
+        file_name = path.rpartition("/")[2]
         for companion in self.companions:
-            is_of_folder = not companion.startswith(".")
-            if is_of_folder and name == companion:
+            is_ending = companion.startswith(".")
+            if is_ending and file_name.endswith(companion):
                 return companion
-            if not is_of_folder and name.endswith(companion):
+            if not is_ending and file_name == companion:
                 return companion
         return ""
 
 
+# Quoted cells may hold line breaks, so that a file is read from its beginning.
 _CSV: Final = FormatFacts(
     extensions=(".csv",),
     reader=("csv", "read_csv"),
@@ -137,6 +135,7 @@ _CSV: Final = FormatFacts(
     least_record_bytes=1,  # one empty cell: its newline
 )
 
+# Formats of trainers: an index has the place of every record.
 _NUMBERED_RECORDS: Final = FormatFacts(
     extensions=(),
     reader=("numbered_records", "read_numbered"),
@@ -146,6 +145,7 @@ _NUMBERED_RECORDS: Final = FormatFacts(
 )
 
 FORMATS: Final[dict[Format, FormatFacts]] = {
+    # Rows.
     "jsonl": FormatFacts(
         extensions=(".jsonl", ".ndjson"),
         reader=("json", "read_jsonl"),
@@ -180,7 +180,7 @@ FORMATS: Final[dict[Format, FormatFacts]] = {
         nested=False,
         least_record_bytes=2,
     ),
-    # Trainers share the extension .bin, and a folder of text may hold arrays beside it:
+    # Token ids. Trainers share the extension .bin, and a folder of text may hold arrays beside it:
     # these files are read where the type is set, and never by their names alone.
     "megatron": replace(
         _NUMBERED_RECORDS,
@@ -211,6 +211,7 @@ FORMATS: Final[dict[Format, FormatFacts]] = {
         companions=("metadata.json",),
     ),
 }
+# Value of the option `type` -> format. A file of type csv may be .tsv.
 TYPES: Final[dict[TypeName, SourceType]] = {
     "jsonl": "jsonl",
     "json": "json",

@@ -1,5 +1,6 @@
-"""Former names of options. They work for one release, with a note that gives the
-present name.
+"""Former names of options, which work for one release.
+
+A note gives the present name.
 """
 
 from __future__ import annotations
@@ -20,8 +21,7 @@ def renaming_note(former_name: str, name: str) -> str:
 
 
 def with_present_names(overrides: Sequence[str]) -> list[str]:
-    """Return overrides that also set the present name of each option that they set by
-    its former name.
+    """Return overrides that set renamed options by their present names, too.
 
     The former name stays among them, for the note. The present name must be set too:
     otherwise the value of the configuration's file would take precedence over the
@@ -30,6 +30,7 @@ def with_present_names(overrides: Sequence[str]) -> list[str]:
     Args:
         overrides: Texts ``key=value``.
     """
+    # Both names in this order: the note needs the former one, the build the present one.
     extended: list[str] = []
     for override in overrides:
         extended.append(override)

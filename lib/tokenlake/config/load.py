@@ -1,5 +1,6 @@
-"""Load a configuration from a YAML file, a mapping or a model: validated, or one
-error that lists every problem.
+"""Load a configuration from a YAML file, a mapping or a model.
+
+The result is valid; otherwise one error lists every problem.
 """
 
 from __future__ import annotations
@@ -37,8 +38,7 @@ _EXAMPLE: Final = (
 
 
 def load_config(source: ConfigSource, overrides: Sequence[str] = ()) -> PipelineConfig:
-    """Return the configuration of a file, a mapping or a model, with some options
-    overridden.
+    """Return the configuration of a file, a mapping or a model, with overrides.
 
     In a file and in overrides a secret must be a reference. A file's stem is the
     default `name`.
@@ -62,9 +62,12 @@ def load_config(source: ConfigSource, overrides: Sequence[str] = ()) -> Pipeline
         >>> config.pack.seq_length
         512
     """
+    # A model is frozen, so that it needs no second validation of its options.
     if isinstance(source, PipelineConfig) and not overrides:
         _require_valid(source, None)
         return source
+
+    # Overrides are applied before validation: they may complete an incomplete file.
     overrides = with_present_names(overrides)
     data, file = read_document(PipelineConfig, source, _EXAMPLE)
     changed, _ = apply_overrides(data, overrides)
@@ -72,22 +75,26 @@ def load_config(source: ConfigSource, overrides: Sequence[str] = ()) -> Pipeline
         config = pipeline_of(validate_section(DataModuleConfig, data, file, overrides))
     else:
         config = validate_section(PipelineConfig, data, file, overrides)
-    _require_valid(config, None if file is None else file.name)
+
+    # Contradictions between sections. The message has the file's name, if there is one.
+    file_name = None
+    if file is not None:
+        file_name = file.name
+    _require_valid(config, file_name)
     return config
 
 
 def _require_valid(config: PipelineConfig, file: str | None) -> None:
-    """Raise one ConfigError about all problems that concern several options, if
-    there are any.
-    """
+    """Raise one ConfigError about all problems that concern several options."""
     problems = config.validate()
     if problems:
         raise problems_error(ConfigError, problems, file)
 
 
 def pipeline_of(config: DataModuleConfig, *, build: bool = True) -> PipelineConfig:
-    """Return the same configuration in the form of a pipeline, which builds and sources
-    of rows read.
+    """Return the same configuration in the form of a pipeline.
+
+    Builds and sources of rows read this form.
 
     Args:
         config: Configuration of ``type: data_module``.
@@ -96,14 +103,16 @@ def pipeline_of(config: DataModuleConfig, *, build: bool = True) -> PipelineConf
     Raises:
         ConfigError: An option is wrong, or not supported by a build.
     """
+    # A random sample needs all rows at once, which a build never has.
     dataset = config.dataset
     if build:
-        problems = [
-            f"dataset.splits.{split.name}.shuffle: true, but a build takes the first sample_size rows; write "
-            "shuffle: false, or load with DataPipeline"
-            for split in dataset.splits
-            if split.shuffle and split.sample_size is not None
-        ]
+        problems: list[str] = []
+        for split in dataset.splits:
+            if split.shuffle and split.sample_size is not None:
+                problems.append(
+                    f"dataset.splits.{split.name}.shuffle: true, but a build takes the first sample_size rows; write "
+                    "shuffle: false, or load with DataPipeline"
+                )
         if problems:
             raise problems_error(ConfigError, problems)
     # Packed rows have the length of the tokenizer's `max_length`.
@@ -117,12 +126,14 @@ def pipeline_of(config: DataModuleConfig, *, build: bool = True) -> PipelineConf
         "pack": pack,
         "save": config.save,
     }
+    # An option that is valid here may be invalid in a pipeline. The keys in the message
+    # are those of the pipeline.
     try:
         return PipelineConfig.model_validate(data)
     except ValidationError as error:
-        lines = [
-            f"{path_of(details['loc'])}: {details['msg']}" for details in error.errors()
-        ]
+        lines: list[str] = []
+        for details in error.errors():
+            lines.append(f"{path_of(details['loc'])}: {details['msg']}")
         raise problems_error(ConfigError, lines) from None
 
 
@@ -136,17 +147,28 @@ def _dataset_of_split(config: DataModuleConfig, split: SplitSpec) -> dict[str, A
     is_assigned = (
         is_hub_id(name) or dataset.config_name is not None or not has_own_files
     )
-    renames = {
-        column: field for field, column in (dataset.column_mapping or {}).items()
-    }
+    data_files: str | dict[str, str] = name
+    if not is_assigned:
+        data_files = {split.name: name}
+    file_type: str | None = None
+    if is_hub_id(name):
+        file_type = "hf"
+    # The first rows; a random sample was refused before, or is drawn by the loader.
+    num_rows: int | None = None
+    if not split.shuffle:
+        num_rows = split.sample_size
+    # The mapping of a data module leads from the prompt to the rows, a rename back.
+    renames: dict[str, str] = {}
+    for field, column in (dataset.column_mapping or {}).items():
+        renames[column] = field
     options: dict[str, Any] = {
         "name": split.name,
-        "data_files": name if is_assigned else {split.name: name},
-        "type": "hf" if is_hub_id(name) else None,
+        "data_files": data_files,
+        "type": file_type,
         "subset": dataset.config_name,
         "split": split.name,
         "splits": {split.name: 1.0},
-        "num_rows": None if split.shuffle else split.sample_size,
+        "num_rows": num_rows,
         "format_fields": renames or None,
         "tokenizer": config.tokenizer_config,
         "prompt": config.prompt_template,

@@ -1,5 +1,4 @@
-"""The whole configuration of a pipeline, as canonical YAML, and its JSON Schema for
-editors; with its sections `mix` and `clean`.
+"""The whole configuration of a pipeline, as canonical YAML and as JSON Schema.
 
 `mix` says weights, where a mixture ends, its order, and the caps of its sources;
 `clean`, which documents are looked for.
@@ -36,15 +35,18 @@ from tokenlake.config.dataset import DatasetConfig
 
 
 def _named(datasets: tuple[DatasetConfig, ...]) -> tuple[DatasetConfig, ...]:
-    """Give nameless datasets ``dataset_{i}``; copies, because the caller's objects
-    stay as they are.
+    """Give nameless datasets the names ``dataset_{i}``.
+
+    They are copies, because the caller's objects stay as they are.
     """
-    return tuple(
-        dataset
-        if dataset.name is not None
-        else dataset.model_copy(update={"name": f"dataset_{position}"})
-        for position, dataset in enumerate(datasets)
-    )
+    named: list[DatasetConfig] = []
+    for position, dataset in enumerate(datasets):
+        if dataset.name is None:
+            name = f"dataset_{position}"
+            named.append(dataset.model_copy(update={"name": name}))
+        else:
+            named.append(dataset)
+    return tuple(named)
 
 
 # An empty YAML section, such as `mix:` with every line commented out, is one of
@@ -55,8 +57,9 @@ _Defaults = BeforeValidator(
 
 
 class CardConfig(Section):
-    """Section `card`: facts about the texts on the dataset card, as keys of the Hub. A
-    change of them makes a new version, which shares all data files with the old one.
+    """Section `card`: facts about the texts on the dataset card, as keys of the Hub.
+
+    A change of them makes a new version, which shares all data files with the old one.
     """
 
     license: Text | None = None
@@ -84,8 +87,10 @@ class WeightSchedulePoint(Section):
 def _schedule(
     points: tuple[WeightSchedulePoint, ...],
 ) -> tuple[WeightSchedulePoint, ...]:
+    """Refuse a schedule without points, and one whose points do not follow each other."""
     if not points:
         raise problem("got an empty list, must hold at least one point")
+    # Weights are interpolated between two points, source by source.
     for before, after in itertools.pairwise(points):
         if after.step <= before.step:
             raise problem(
@@ -190,8 +195,9 @@ class MixStageConfig(Section):
 
     @property
     def points(self) -> tuple[tuple[int, dict[str, float]], ...]:
-        """(step, dataset name -> weight), steps ascending; one point at step 0 is a
-        constant weight.
+        """(step, dataset name -> weight), steps ascending.
+
+        One point at step 0 is a constant weight.
         """
         if self.weight_schedule is None:
             return ((0, self.weights or {}),)
@@ -200,12 +206,14 @@ class MixStageConfig(Section):
     @model_validator(mode="after")
     def _one_end(self) -> Self:
         """Refuse two ends of a mixture, and options that contradict each other."""
+        # A mixture ends once: the options of its end exclude each other.
         ends = ("total_tokens", "total_rows", "epochs")
         set_ends = [name for name in ends if getattr(self, name) is not None]
         if len(set_ends) > 1:
             raise problem(
                 f"got {' and '.join(set_ends)}, must be at most one of {', '.join(ends)}"
             )
+        # Epochs of each dataset give its number of rows, and so the weights and the end.
         if isinstance(self.epochs, dict):
             fields = type(self).model_fields
             options = ("weights", "weight_schedule", "weights_by", "stop_strategy")
@@ -261,6 +269,7 @@ class ContaminationConfig(Section):
     @model_validator(mode="after")
     def _named(self) -> Self:
         """Require different names of the evaluation sets."""
+        # The name of a set is the reason that the list gives for a document.
         names = [dataset.name for dataset in self.sets]
         if None in names:
             position = names.index(None)
@@ -277,8 +286,9 @@ Exact: TypeAlias = Literal["folded", "text", "none"]
 
 
 class MinHashConfig(Section):
-    """Near duplicates by MinHash and locality-sensitive hashing; the defaults are
-    FineWeb's (Penedo et al. 2024).
+    """Near duplicates by MinHash and locality-sensitive hashing.
+
+    The defaults are FineWeb's (Penedo et al. 2024).
 
     Two documents that share a fraction s of their n-grams are found with probability 1
     - (1 - s^rows)^bands.
@@ -305,6 +315,7 @@ class MinHashConfig(Section):
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
+        """Refuse more hash values than a signature may have."""
         if self.bands * self.rows > 4096:
             raise problem(
                 f"bands * rows is {self.bands * self.rows}, must be at most 4096"
@@ -313,14 +324,16 @@ class MinHashConfig(Section):
 
 
 def _needs_sets(value: ContaminationConfig | None) -> ContaminationConfig | None:
+    """Refuse a section without evaluation sets."""
     if value is not None and not value.sets:
         raise problem("sets: got an empty list, must have at least one evaluation set")
     return value
 
 
 class CleanConfig(Section):
-    """Section `clean`: documents to leave out before tokenizing. A build reads the
-    list with `exclude`.
+    """Section `clean`: documents to leave out before tokenizing.
+
+    A build reads the list with `exclude`.
     """
 
     output: Path | None = None
@@ -429,19 +442,19 @@ class PipelineConfig(Section):
 
     @property
     def mixes(self) -> bool:
-        """True if the sources become one weighted stream: any option of the section
-        `mix` differs from its default.
+        """True if the sources become one weighted stream.
+
+        Some option of the section `mix` then differs from its default.
         """
         return self.mix != MixStageConfig()
 
     @property
     def has_exports(self) -> bool:
         """True if exports or a push follow the commit."""
+        # The version itself is Parquet with zstd; any other form is an export.
         save = self.save
-        has_other_form = save.format != "parquet" or save.compression not in (
-            None,
-            "zstd",
-        )
+        has_other_form = save.format != "parquet"
+        has_other_compression = save.compression not in (None, "zstd")
         # The shards of a text build are those of the version itself.
         has_own_shards = save.num_shards is not None and not self.is_text_build
         saves_sources = any(
@@ -450,6 +463,7 @@ class PipelineConfig(Section):
         # EOS is refused unless an export has a format of a trainer.
         return (
             has_other_form
+            or has_other_compression
             or has_own_shards
             or saves_sources
             or save.append_eos
@@ -458,27 +472,30 @@ class PipelineConfig(Section):
 
     @property
     def is_text_build(self) -> bool:
-        """True if all datasets are text that one build tokenizes: no mixture, and no
-        stored dataset.
+        """True if all datasets are text that one build tokenizes.
+
+        Then it has no mixture, and no stored dataset.
         """
+        # A mixture reads stored tokens. So does packing whose tokens are to be kept.
         if self.mixes or (self.pack.enabled and self.tokenize.cache_tokenized):
             return False
         return all(dataset.dataset is None for dataset in self.datasets)
 
     @property
     def retokenized(self) -> DatasetConfig | None:
-        """The stored dataset that the configuration tokenizes again; None for any
-        other build.
-        """
+        """The stored dataset that is tokenized again; None for any other build."""
         if self.mixes or self.pack.enabled or len(self.datasets) != 1:
             return None
-        return self.datasets[0] if self.datasets[0].retokenize else None
+        dataset = self.datasets[0]
+        return dataset if dataset.retokenize else None
 
     def tokenizer_of(
         self, dataset: DatasetConfig | None
     ) -> str | stages.TokenizerConfig | None:
-        """Return the tokenizer of a dataset: its own, otherwise that of the section
-        `tokenize`, otherwise the default.
+        """Return the tokenizer of a dataset.
+
+        It is the dataset's own, otherwise that of the section `tokenize`, otherwise the
+        default.
 
         Args:
             dataset: Dataset whose options count; None for a mixture of several.
@@ -486,20 +503,25 @@ class PipelineConfig(Section):
         Returns:
             The name of a tokenizer or its options; None if there is none.
         """
+        # 1. The first choice that is set.
         own_choice = None
         keyword_arguments: Mapping[str, Any] = {}
         if dataset is not None:
             own_choice = dataset.tokenizer
             keyword_arguments = dataset.tokenizer_kwargs or {}
         choice = own_choice or self.tokenize.default_tokenizer or self.default_tokenizer
-        # Arguments of transformers that have an option of ours; the others are refused
-        # elsewhere.
+
+        # 2. Arguments of transformers that have an option of ours; the others are
+        #    refused elsewhere.
         overrides: dict[str, Any] = {}
         for argument, value in keyword_arguments.items():
             if argument in stages.KWARGS:
                 overrides[stages.KWARGS[argument]] = value
         if choice is None or not overrides:
             return choice
+
+        # 3. The choice with these options. Only written options are dumped: which ones
+        #    are written has a meaning of its own.
         if isinstance(choice, str):
             options: dict[str, Any] = {"name_or_path": choice}
         else:
@@ -507,18 +529,15 @@ class PipelineConfig(Section):
         return stages.TokenizerConfig.model_validate(options | overrides)
 
     def truncation_of(self, dataset: DatasetConfig) -> bool | None:
-        """Return the option `truncation` of a dataset's tokenizer; None if it is not
-        set.
-        """
+        """Return the option `truncation` of a dataset's tokenizer; None if not set."""
         choice = self.tokenizer_of(dataset)
         if choice is None or isinstance(choice, str):
             return None
         return choice.truncation
 
     def long_documents_of(self, dataset: DatasetConfig) -> stages.LongDocuments:
-        """Return the policy of a dataset for documents of more than `max_length`
-        tokens.
-        """
+        """Return the policy of a dataset for documents longer than `max_length`."""
+        # A policy that is set counts; otherwise it follows from other options.
         policy = dataset.long_documents or self.tokenize.long_documents
         if policy:
             return policy
@@ -542,9 +561,11 @@ class PipelineConfig(Section):
     # Pydantic has a deprecated classmethod of this name; ours is the seeds' promise and
     # replaces it.
     def validate(self) -> list[str]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Return the contradictions between sections, one message each; an empty
-        list if there is none.
+        """Return the contradictions between sections, one message each.
+
+        The list is empty if there is none.
         """
+        # Names of datasets are keys of other options, so that they must be unique.
         names = [dataset.name for dataset in self.datasets]
         problems: list[str] = []
         if not names:
@@ -558,20 +579,19 @@ class PipelineConfig(Section):
         for key in ("epochs", "max_repetitions", "max_fraction"):
             values_by_option[f"mix.{key}"] = getattr(self.mix, key)
         for option, value in values_by_option.items():
-            references = value if isinstance(value, dict) else ()
-            problems += [
-                f"{option} references unknown dataset: {name}"
-                for name in references
-                if name not in names
-            ]
+            # One number for all datasets names none of them.
+            if not isinstance(value, dict):
+                continue
+            for name in cast("dict[str, Any]", value):
+                if name not in names:
+                    problems.append(f"{option} references unknown dataset: {name}")
         if self.save.push_to_hub and self.save.hub_repo_id is None:
             problems.append("save.push_to_hub needs save.hub_repo_id, such as org/name")
         return problems
 
 
 def dump_yaml(config: PipelineConfig) -> str:
-    """Return YAML that :func:`tokenlake.config.load.load_config` reads back to an equal
-    configuration.
+    """Return YAML that :func:`.load_config` reads back to an equal configuration.
 
     A literal secret becomes ``**********``, which is refused on reading: name where it
     is kept instead. A callback function becomes its ``module:name``.
@@ -589,8 +609,9 @@ DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 
 
 def json_schema() -> dict[str, Any]:
-    """Return the JSON Schema (draft 2020-12) of a YAML configuration; every key has
-    a description.
+    """Return the JSON Schema (draft 2020-12) of a YAML configuration.
+
+    Every key has a description.
     """
     schema = PipelineConfig.model_json_schema()
     # The model itself takes an empty list, so that `validate()` can say what is

@@ -1,5 +1,6 @@
-"""Resolve a configuration into the record that a build consumes: inheritance, defaults,
-and no option ignored silently.
+"""Resolve a configuration into the record that a build consumes.
+
+Options are inherited, defaults filled in, and no option is ignored silently.
 
 The functions are pure, apart from reading the environment. Their results are the
 dataclasses of :mod:`tokenlake.config.resolved`, which a worker imports without
@@ -100,6 +101,8 @@ def resolve(
         NotAvailableError: Options that such a build does not support; the message lists
             all of them.
     """
+    # 1. Refuse contradictions, then options without effect. Both lists are complete, so
+    #    that a user corrects all of them at once.
     store = store_of(config, environ)
     raise_problems(ConfigError, build_problems(config) + store_problems(config, store))
     is_text_build = config.is_text_build
@@ -108,6 +111,7 @@ def resolve(
         NotAvailableError, unsupported_options(config, reader) + store_not_yet(store)
     )
 
+    # 2. A build reads texts (sources) or stored datasets (parents), never both.
     unit_size = config.source.unit_size
     sources: tuple[ResolvedSource, ...] = ()
     parents: tuple[DatasetConfig, ...] = ()
@@ -119,6 +123,14 @@ def resolve(
     else:
         parents = config.datasets
         unit_size = unit_size or _STORED_UNIT_SIZE
+
+    # 3. Sections that are off are None in the record.
+    mixture: MixStageConfig | None = None
+    if config.mixes:
+        mixture = _mixture(config)
+    pack: ResolvedPack | None = None
+    if config.pack.enabled:
+        pack = _packing(config)
     card = config.card.model_dump(mode="json")
     return ResolvedBuild(
         name=config.name or "",
@@ -126,8 +138,8 @@ def resolve(
         seed=config.seed,
         sources=sources,
         parents=parents,
-        mixture=_mixture(config) if config.mixes else None,
-        pack=_packing(config) if config.pack.enabled else None,
+        mixture=mixture,
+        pack=pack,
         unit_size=unit_size,
         max_shard_size=config.save.max_shard_size,
         compression="zstd",
@@ -145,9 +157,12 @@ def store_of(config: PipelineConfig, environ: Mapping[str, str] = os.environ) ->
 
 
 def resolve_source(config: PipelineConfig, dataset: DatasetConfig) -> ResolvedSource:
-    """Return a dataset of a configuration with all options that it inherits; nothing
-    is checked.
+    """Return a dataset of a configuration with all options that it inherits.
+
+    Nothing is checked.
     """
+    # An option of the dataset overrides the one of the section `source`. 0 is a value of
+    # `max_bad_fraction`, so that only None inherits.
     stage = config.source
     chat = _chat(dataset)
     max_bad_fraction = dataset.max_bad_fraction
@@ -160,6 +175,8 @@ def resolve_source(config: PipelineConfig, dataset: DatasetConfig) -> ResolvedSo
     # move a document.
     splits = sorted((dataset.splits or stage.splits).items())
     field_types = sorted((dataset.field_types or {}).items())
+    # The files state the types of kept fields; the plan reads them.
+    kept_fields = dict.fromkeys(dataset.additional_fields or ())
     return _copied(
         ResolvedSource,
         dataset,
@@ -179,9 +196,7 @@ def resolve_source(config: PipelineConfig, dataset: DatasetConfig) -> ResolvedSo
         tokenizer=_resolved_tokenizer(config, dataset, chat),
         texts=_texts(config, dataset, chat),
         tokens=_tokens(config, dataset),
-        kept=tuple(
-            (field, None) for field in dict.fromkeys(dataset.additional_fields or ())
-        ),
+        kept=tuple((field, None) for field in kept_fields),
         field_types=tuple((name, parse_field_type(text)) for name, text in field_types),
     )
 
@@ -212,6 +227,7 @@ def _texts(
     config: PipelineConfig, dataset: DatasetConfig, chat: ResolvedChat | None
 ) -> ResolvedTexts:
     """Return how the rows of a dataset become texts."""
+    # Forms of the text. A prompt of whole conversations is a chat instead.
     prompt = None
     if dataset.prompt is not None and not dataset.prompt.conversation:
         prompt = ResolvedPrompt(**dataset.prompt.model_dump())
@@ -260,9 +276,11 @@ def _tokens(config: PipelineConfig, dataset: DatasetConfig) -> ResolvedTokens | 
 
 
 def _chat(dataset: DatasetConfig) -> ResolvedChat | None:
-    """Return the chat of a dataset: a configured one, a prompt of messages, or a
-    content of messages.
+    """Return the chat of a dataset; None if it has none.
+
+    A chat is configured, or is a prompt of messages or a content of messages.
     """
+    # A content field other than the default is that of the messages.
     chat = _chat_section(dataset)
     if chat is None:
         return None
@@ -279,15 +297,16 @@ def _chat(dataset: DatasetConfig) -> ResolvedChat | None:
 
 
 def _chat_section(dataset: DatasetConfig) -> ChatConfig | None:
-    """Return the section `chat` of a dataset, or the one that its other options
-    stand for.
-    """
+    """Return the section `chat` of a dataset, or its equivalent in other options."""
+    # 1. A prompt whose one column holds the conversation.
     prompt = dataset.prompt
     if prompt is not None and prompt.conversation:
         loss = "assistant" if prompt.mask_input else "all"
         return ChatConfig(messages_field=prompt.conversation, loss=loss)
+    # 2. The section.
     if dataset.chat is not None:
         return dataset.chat
+    # 3. A content field with a usual name of messages, unless another form reads it.
     holds_messages = dataset.content_field in MESSAGES_FIELDS
     if holds_messages and prompt is None and dataset.preference is None:
         return ChatConfig()
@@ -298,6 +317,8 @@ def _resolved_tokenizer(
     config: PipelineConfig, dataset: DatasetConfig, chat: ResolvedChat | None
 ) -> ResolvedTokenizer:
     """Return the tokenizer of a dataset with the options of the section `tokenize`."""
+    # A name alone has the default options. Its model is not validated, because the name
+    # is empty where no tokenizer is set.
     stage = config.tokenize
     choice = config.tokenizer_of(dataset)
     if choice is None or isinstance(choice, str):
@@ -328,16 +349,17 @@ def _resolved_tokenizer(
     if special_tokens_in_text == "literal" and (chat or dataset.preference):
         special_tokens_in_text = "fail"
 
+    # The dataset's option comes before the one of the section `tokenize`.
+    truncation_strategy = dataset.truncation_strategy or stage.truncation_strategy
+    truncation_side = dataset.truncation_side or stage.truncation_side
     return _copied(
         ResolvedTokenizer,
         choice,
         add_special_tokens=adds_special_tokens,
         max_length=max_length,
         long_documents=long_documents,
-        truncation_strategy=dataset.truncation_strategy
-        or stage.truncation_strategy
-        or "simple",
-        truncation_side=dataset.truncation_side or stage.truncation_side or "right",
+        truncation_strategy=truncation_strategy or "simple",
+        truncation_side=truncation_side or "right",
         special_tokens_in_text=dataset.special_tokens_in_text or special_tokens_in_text,
         engine=stage.tokenizer_backend,
         padding=choice.padding if is_padded else "none",
@@ -349,12 +371,16 @@ def _resolved_tokenizer(
 
 def _mixture(config: PipelineConfig) -> MixStageConfig:
     """Return the mixture of a configuration that has one; missing weights are equal."""
+    # Fill in the defaults that depend on other options.
     mix = config.mix
     weights = mix.weights
     if not weights:
         equal_share = 1 / len(config.datasets)
         weights = {dataset.name: equal_share for dataset in config.datasets}
-    seed = (config.seed or 0) if mix.seed is None else mix.seed
+    seed = mix.seed
+    if seed is None:
+        seed = config.seed or 0
+    # A step of the schedule is a batch, unless it has a length of its own.
     step_rows = mix.step_rows or mix.batch_size
     return mix.model_copy(
         update={"weights": weights, "seed": seed, "step_rows": step_rows}
@@ -385,25 +411,27 @@ _SPEED: Final = ("batch_size", "num_workers")
 
 
 def first_steps(config: PipelineConfig) -> dict[str, PipelineConfig]:
-    """Return source -> the configuration that builds its dataset of tokens, for every
-    source that is text.
+    """Return the configurations that build the tokens of each source that is text.
 
     Args:
         config: Configuration of any build; the result is empty unless it mixes text or
             stored text.
+
+    Returns:
+        Source -> configuration that builds its dataset of tokens.
 
     Raises:
         ConfigError: The name of a source cannot be part of a dataset's name, or packing
             without a mixture names both text and stored tokens.
         NotAvailableError: The configuration says not to keep the tokens.
     """
+    # One build is enough for plain text, and for one stored dataset to tokenize again.
     if config.is_text_build or config.retokenized is not None:
         return {}
-    texts = [
-        dataset
-        for dataset in config.datasets
-        if dataset.dataset is None or dataset.retokenize
-    ]
+    texts: list[DatasetConfig] = []
+    for dataset in config.datasets:
+        if dataset.dataset is None or dataset.retokenize:
+            texts.append(dataset)
     if not texts:
         return {}
     # Errors that would otherwise appear after the first step.
@@ -423,9 +451,11 @@ def first_steps(config: PipelineConfig) -> dict[str, PipelineConfig]:
 
 
 def _tokens_config(config: PipelineConfig, dataset: DatasetConfig) -> PipelineConfig:
-    """Return the configuration that builds the tokens of one source: this source
-    alone, unpacked, without exports.
+    """Return the configuration that builds the tokens of one source.
+
+    It has this source alone, without packing and exports.
     """
+    # Exports are made of the last build, whose notes name the options of speed.
     default_save = SaveStageConfig()
     save = {name: getattr(default_save, name) for name in _EXPORTS}
     tokenize: dict[str, Any] = {}
@@ -443,6 +473,8 @@ def _tokens_config(config: PipelineConfig, dataset: DatasetConfig) -> PipelineCo
     if dataset.retokenize:
         # All splits are tokenized again; the mixture takes one.
         source["split"] = _SPLIT
+    # Everything that the mixture decides is left out: the same tokens then serve any
+    # other mixture.
     return config.model_copy(
         update={
             "name": tokens_name(config, dataset),
@@ -457,12 +489,14 @@ def _tokens_config(config: PipelineConfig, dataset: DatasetConfig) -> PipelineCo
 
 
 def _require_train(config: PipelineConfig, texts: Iterable[DatasetConfig]) -> None:
-    """Check, before tokens are built, that all texts have the split that a mixture
-    reads.
+    """Check that all texts have the split that a mixture reads.
+
+    The check comes before tokens are built.
 
     Raises:
         ConfigError: A text has other splits only.
     """
+    # A stored dataset has the splits of its version, so that only texts are checked.
     for dataset in texts:
         splits = dataset.splits or config.source.splits
         if dataset.retokenize or _SPLIT in splits:
@@ -497,8 +531,9 @@ def last_step(config: PipelineConfig, stored: Mapping[str, str]) -> PipelineConf
 
 
 def foreseen(config: PipelineConfig) -> ResolvedBuild:
-    """Return the last build before the first steps are done: errors of a mixture must
-    be found before hours of work.
+    """Return the last build before the first steps are done.
+
+    Errors of a mixture must be found before hours of work.
 
     The versions of the tokens are not known yet; they are 1 in the result.
 
@@ -511,9 +546,8 @@ def foreseen(config: PipelineConfig) -> ResolvedBuild:
 
 
 def tokens_name(config: PipelineConfig, dataset: DatasetConfig) -> str:
-    """Return the name of the `tokens` dataset of one source:
-    ``{name}.{source}.tokens``.
-    """
+    """Return ``{name}.{source}.tokens``, the dataset of tokens of one source."""
+    # Names of sources may have capital letters, names of datasets may not.
     if config.name is None:
         raise ConfigError(
             "name: missing. A mixture needs a name, from which the names of its parts are made"
@@ -529,8 +563,9 @@ def tokens_name(config: PipelineConfig, dataset: DatasetConfig) -> str:
 
 
 def is_tokens_of(dataset: str, source: str) -> bool:
-    """Return whether a dataset has the name of the tokens of a source, for a
-    configuration of any name.
+    """Return whether a dataset has the name of the tokens of a source.
+
+    The configuration may have any name.
     """
     return dataset.endswith(f".{source.lower()}.{TOKENS}")
 
@@ -544,16 +579,21 @@ def is_tokens_of(dataset: str, source: str) -> bool:
 
 
 def identity(build: ResolvedBuild) -> dict[str, Any]:
-    """Return the identity of a build without that of its sources, as values of
-    canonical JSON.
+    """Return the identity of a build without that of its sources.
+
+    It consists of values of canonical JSON.
     """
+    pack: dict[str, Any] | None = None
+    if build.pack is not None:
+        pack = pack_identity(build.pack)
     record: dict[str, Any] = {
         "kind": build.kind,
-        "pack": None if build.pack is None else pack_identity(build.pack),
+        "pack": pack,
         "unit_size": build.unit_size,
         "max_shard_size": build.max_shard_size,
         "compression": build.compression,
     }
+    # Newer options.
     if build.loss_mask:
         record["loss_mask"] = True
     if build.attention_mask:
@@ -566,8 +606,9 @@ def identity(build: ResolvedBuild) -> dict[str, Any]:
 
 
 def card_identity(build: ResolvedBuild) -> dict[str, Any]:
-    """Return the part of a version's identity that its units do not have: the
-    entries of its card, if there are any.
+    """Return the part of a version's identity that its units do not have.
+
+    It has the entries of the dataset card, if there are any.
     """
     if not build.card:
         return {}
@@ -589,7 +630,13 @@ def source_identity(source: ResolvedSource) -> dict[str, Any]:
         "max_record_bytes": source.max_record_bytes,
         "splits": [[name, part] for name, part in source.splits],
     }
-    # Options of later releases.
+    # Options of later releases appear only if they are set.
+    held_out: dict[str, Any] | None = None
+    if source.held_out is not None:
+        held_out = asdict(source.held_out)
+    tokens: dict[str, Any] | None = None
+    if source.tokens is not None:
+        tokens = source.tokens.identity()
     later_options: dict[str, Any] = {
         "where": source.where,
         "delimiter": source.delimiter,
@@ -597,12 +644,12 @@ def source_identity(source: ResolvedSource) -> dict[str, Any]:
         "additional_fields": [name for name, _ in source.kept] or None,
         "field_types": [[name, kind] for name, kind in source.field_types] or None,
         "num_shards": source.num_shards,
-        "eval": None if source.held_out is None else asdict(source.held_out),
-        "tokens": None if source.tokens is None else source.tokens.identity(),
+        "eval": held_out,
+        "tokens": tokens,
     }
-    record |= {
-        name: value for name, value in later_options.items() if value is not None
-    }
+    for name, value in later_options.items():
+        if value is not None:
+            record[name] = value
     record["tokenizer"] = _tokenizer_identity(source.tokenizer)
     return record
 
@@ -621,6 +668,7 @@ def pack_identity(pack: ResolvedPack) -> dict[str, Any]:
         "window_tokens": pack.window_tokens,
         "store_segment_ids": pack.store_segment_ids,
     }
+    # Newer options, and those that have an effect with one strategy only.
     if pack.strategy == "pool":
         record["num_packers"] = pack.num_packers
     if pack.max_segments is not None:
@@ -665,6 +713,8 @@ def signing_of(clean: CleanConfig, evaluation: str = "") -> Signing:
         evaluation: sha256 of the evaluation sets' n-grams; empty where there are no
             sets.
     """
+    # Exact duplicates are signed even where they are not searched for. `bands` is 0 if
+    # near duplicates are not.
     minhash = clean.minhash
     contamination = None
     if clean.contamination is not None:

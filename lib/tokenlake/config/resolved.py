@@ -1,5 +1,6 @@
-"""The record that a build consumes: a configuration with all defaults, inherited
-options and sizes.
+"""The record that a build consumes: all options and sizes of a configuration.
+
+Defaults are filled in, and options are inherited.
 
 Plain frozen dataclasses of plain values, without pydantic, so that a worker process
 imports them in no time. They are parts of the jobs of :mod:`tokenlake.etl.job`.
@@ -16,7 +17,8 @@ from tokenlake.base.columns import ColumnType, Method, Trainer
 from tokenlake.config.formats import SourceType
 from tokenlake.config.quality import QualityFilters
 
-if TYPE_CHECKING:  # a worker gets neither
+if TYPE_CHECKING:
+    # A worker gets neither: both need pydantic.
     from tokenlake.config.dataset import DatasetConfig
     from tokenlake.config.pipeline import MixStageConfig
 
@@ -53,16 +55,19 @@ class ResolvedChat:
     learn_empty_reasoning: bool = False
 
     def identity(self) -> dict[str, Any]:
-        """Return the identity, as values of canonical JSON; newer options are part
-        of it only if they are set.
+        """Return the identity, as values of canonical JSON.
+
+        Newer options are part of it only if they are set.
         """
         options = asdict(self)
+        # Newer options.
         for name in ("mask_reasoning", "learn_empty_reasoning"):
             if not options[name]:
                 del options[name]
-        is_marked = (
-            self.template is not None and _GENERATION.search(self.template) is not None
-        )
+        # The rules that find turns decide ids only where a template does not mark them.
+        is_marked = False
+        if self.template is not None:
+            is_marked = _GENERATION.search(self.template) is not None
         if self.loss == "assistant" and not is_marked:
             options["turns"] = _TURNS
         return options
@@ -70,12 +75,13 @@ class ResolvedChat:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResolvedPrompt:
-    """Columns to a prompt and its answer; see
-    :class:`tokenlake.config.texts.PromptConfig`.
+    """Columns to a prompt and its answer.
+
+    See :class:`tokenlake.config.texts.PromptConfig`.
 
     Attributes:
-        chat_template: for the format ``chat``: the Jinja text; None until the plan took
-            the tokenizer's.
+        chat_template: Jinja text for the format ``chat``; None until the plan took the
+            tokenizer's.
     """
 
     format_type: Literal["custom", "chat", "completion"] = "custom"
@@ -94,15 +100,11 @@ class ResolvedPrompt:
 
     @property
     def conversation(self) -> str | None:
-        """The column whose values are whole conversations; None where columns are
-        turns or parts of a text.
-        """
-        chat = (
-            self.format_type == "chat"
-            and len(self.input_columns) == 1
-            and self.label_column is None
-        )
-        return self.input_columns[0] if chat else None
+        """The column of whole conversations; None where columns are turns or parts."""
+        has_one_input = len(self.input_columns) == 1 and self.label_column is None
+        if self.format_type == "chat" and has_one_input:
+            return self.input_columns[0]
+        return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,7 +112,7 @@ class ResolvedPreference:
     """Preferences; see :class:`tokenlake.config.texts.PreferenceConfig`.
 
     Attributes:
-        chat_template: for conversations: the Jinja text; None until the plan took the
+        chat_template: Jinja text for conversations; None until the plan took the
             tokenizer's.
     """
 
@@ -194,27 +196,29 @@ class ResolvedTexts:
     @property
     def functions(self) -> tuple[str, ...]:
         """Names of all functions of rows, each once."""
-        names = [self.format_callback]
+        # Some steps are a function; others have one, or none, among their arguments.
+        names: list[str | None] = [self.format_callback]
         for step in self.transforms:
-            for kind, arguments in step.items():
-                if kind in ("apply", "filter"):
+            for step_name, arguments in step.items():
+                if step_name in ("apply", "filter"):
                     names.append(arguments)
-                elif kind in ("map", "filter_by", "combine"):
+                elif step_name in ("map", "filter_by", "combine"):
                     names += [arguments.get("function"), arguments.get("combiner")]
         return tuple(dict.fromkeys(name for name in names if name is not None))
 
     def identity(self) -> dict[str, Any]:
-        """Return the options that are set, as values of canonical JSON; empty for
-        plain text.
+        """Return the options that are set, as values of canonical JSON.
+
+        The result is empty for plain text.
         """
-        parts = {
-            key: value
-            for key, value in asdict(self).items()
-            if value and key != "left_open"
-        }
+        # `left_open` is no option: the plan has made its choices before the identity.
+        options: dict[str, Any] = {}
+        for name, value in asdict(self).items():
+            if value and name != "left_open":
+                options[name] = value
         if self.chat is not None:
-            parts["chat"] = self.chat.identity()
-        return parts
+            options["chat"] = self.chat.identity()
+        return options
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -240,15 +244,20 @@ class ResolvedTokenizer:
             of its files, which are identity.
     """
 
+    # The tokenizer itself.
     name_or_path: str
     add_special_tokens: bool
     max_length: int
     trust_remote_code: bool
     special_tokens_in_text: Literal["literal", "encode", "fail"]
     engine: Literal["auto", "words", "segments", "gigatoken", "tokenizers"]
+
+    # Documents of more than `max_length` tokens.
     long_documents: Literal["keep", "truncate", "split", "drop"] = "keep"
     truncation_strategy: Literal["simple", "word", "sentence", "smart"] = "simple"
     truncation_side: Literal["right", "left"] = "right"
+
+    # Unpacked rows.
     padding: Literal["none", "max_length", "longest"] = "none"
     padding_side: Literal["left", "right"] | None = None
     attention_mask: bool = False
@@ -297,6 +306,8 @@ class ResolvedTokens:
 
     def identity(self) -> dict[str, Any]:
         """Return the options that decide the ids, as values of canonical JSON."""
+        # An id of EOS may be 0, unlike all other options that are set. The files of the
+        # tokenizer are identity, not their number of ids.
         options = {name: value for name, value in asdict(self).items() if value}
         options.pop("vocab_size", None)
         if self.eos_token_id is not None:
@@ -358,6 +369,7 @@ class ResolvedSource:
         cache_enabled: True to reuse equal units of other versions.
     """
 
+    # Rows: their files, and the part of them that is read.
     name: str
     data_files: tuple[str, ...]
     type: SourceType | None
@@ -390,8 +402,9 @@ class ResolvedSource:
 
     @property
     def is_finished(self) -> bool:
-        """True if documents come with special tokens of their own, so that only
-        those that they lack are added.
+        """True if documents come with special tokens of their own.
+
+        Then only those that they lack are added.
         """
         return self.texts.masked or self.tokens is not None
 
@@ -409,8 +422,10 @@ class ResolvedSource:
     @property
     def split_names(self) -> tuple[str, ...]:
         """All splits, that of held-out documents last."""
-        held_out = () if self.held_out is None else (self.held_out.split,)
-        return (*(name for name, _ in self.splits), *held_out)
+        names = [name for name, _ in self.splits]
+        if self.held_out is not None:
+            names.append(self.held_out.split)
+        return tuple(names)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -473,6 +488,7 @@ class ResolvedBuild:
             they only concern speed.
     """
 
+    # The dataset, and the texts that it is built from.
     name: str
     store: str
     seed: int | None
@@ -482,8 +498,12 @@ class ResolvedBuild:
     max_shard_size: int
     compression: Literal["zstd"]
     hash_threads: int
+
+    # The stored datasets that it is built from instead.
     parents: tuple[DatasetConfig, ...] = ()
     mixture: MixStageConfig | None = None
+
+    # Options of the store and of the version.
     num_shards: int | None = None
     store_options: Mapping[str, Any] = field(default_factory=dict[str, Any], repr=False)
     card: Mapping[str, Any] = field(default_factory=dict[str, Any])
@@ -494,7 +514,9 @@ class ResolvedBuild:
         """Kind of the rows of the dataset."""
         if self.preference is not None:
             return "preference"
-        return "tokens" if self.pack is None else "packed"
+        if self.pack is not None:
+            return "packed"
+        return "tokens"
 
     @property
     def width(self) -> int:
@@ -505,10 +527,14 @@ class ResolvedBuild:
 
     @property
     def preference(self) -> ResolvedPreference | None:
-        """The preference of the first source; all sources have the same method and
-        trainer, or none has one.
+        """The preference of the first source; None if it has none.
+
+        All sources have the same method and trainer, or none has one.
         """
-        return self.sources[0].texts.preference if self.sources else None
+        # A build of stored datasets has no sources.
+        if not self.sources:
+            return None
+        return self.sources[0].texts.preference
 
     @property
     def loss_mask(self) -> bool:
@@ -518,15 +544,18 @@ class ResolvedBuild:
     @property
     def attention_mask(self) -> bool:
         """True if unpacked rows have a mask of the ids that are not padding."""
-        return self.pack is None and any(
-            source.tokenizer.attention_mask for source in self.sources
-        )
+        # Packed rows are full.
+        if self.pack is not None:
+            return False
+        return any(source.tokenizer.attention_mask for source in self.sources)
 
     @property
     def kept(self) -> tuple[tuple[str, ColumnType], ...]:
-        """(name, type) of the columns of kept fields, those of the first source
-        first; the plan knows them.
+        """(name, type) of the columns of kept fields.
+
+        Those of the first source come first. The plan knows them.
         """
+        # A field that several sources keep has one column; the plan unites its types.
         fields: dict[str, ColumnType | None] = {}
         for source in self.sources:
             fields.update(source.kept)
@@ -564,10 +593,9 @@ class Signing:
     @property
     def comparable(self) -> Mapping[str, Any]:
         """Options that two signatures must have in common to be compared."""
-        return {
-            name: getattr(self, name)
-            for name in ("exact", "ngram", "bands", "rows", "seed")
-        }
+        # Filters and evaluation sets concern one document, not two.
+        names = ("exact", "ngram", "bands", "rows", "seed")
+        return {name: getattr(self, name) for name in names}
 
     def identity(self) -> dict[str, Any]:
         """Return all options, as values of canonical JSON."""

@@ -1,6 +1,7 @@
-"""The sections of a configuration: reading, tokenizing, caching, packing, loading,
-saving, Ray and reports; and the published filters of quality, which `clean` and the
-transforms of rows name.
+"""Sections of a configuration, and the published filters of quality.
+
+The sections are reading, tokenizing, caching, packing, loading, saving, Ray and
+reports. `clean` and the transforms of rows name the filters.
 """
 
 from __future__ import annotations
@@ -43,12 +44,12 @@ from tokenlake.config.formats import SaveFormat
 from tokenlake.config.quality import CONSTANTS, QualityFilters
 
 SpecialTokensInText = Literal["literal", "encode", "fail"]
-"""What the text of a special token inside a document becomes: plain text, the token,
-or a bad record.
+"""Policy for the text of a special token inside a document: plain text, the token, or
+a bad record.
 """
 
 LongDocuments = Literal["keep", "truncate", "split", "drop"]
-"""What becomes of a document of more than `max_length` tokens."""
+"""Policy for a document of more than `max_length` tokens."""
 
 TruncationStrategy = Literal["simple", "word", "sentence", "smart"]
 """Where a document is cut: at a token, or between words or sentences; smart: the
@@ -74,17 +75,15 @@ SpecialTokenName = Literal[
 
 DEFAULT_MAX_LENGTH: Final = 2048
 
-KWARGS: Final = {"model_max_length": "max_length"} | {
-    name: name
-    for name in (
-        "max_length",
-        "padding",
-        "padding_side",
-        "truncation",
-        "add_special_tokens",
-        "return_attention_mask",
-        "trust_remote_code",
-    )
+KWARGS: Final = {
+    "model_max_length": "max_length",
+    "max_length": "max_length",
+    "padding": "padding",
+    "padding_side": "padding_side",
+    "truncation": "truncation",
+    "add_special_tokens": "add_special_tokens",
+    "return_attention_mask": "return_attention_mask",
+    "trust_remote_code": "trust_remote_code",
 }
 """Arguments of transformers' tokenizers that act here, to the option of
 :class:`TokenizerConfig` that they are.
@@ -92,8 +91,9 @@ KWARGS: Final = {"model_max_length": "max_length"} | {
 
 
 class TokenizerConfig(Section):
-    """A tokenizer and its options. A plain text instead of this section is its
-    `name_or_path`.
+    """A tokenizer and its options.
+
+    A plain text instead of this section is its `name_or_path`.
     """
 
     name_or_path: Path
@@ -141,6 +141,8 @@ class TokenizerConfig(Section):
 
 
 def _tokenizer(value: object, _handler: object) -> str | TokenizerConfig:
+    """Accept a section, its mapping, or the name of a tokenizer."""
+    # A union of pydantic would list the errors of both forms, also for a mapping.
     if isinstance(value, TokenizerConfig):
         return value
     if isinstance(value, Mapping):
@@ -161,8 +163,9 @@ BadRecordPolicy = Literal["fail", "quarantine"]
 
 
 class SourceStageConfig(Section):
-    """Section `source`. A dataset can override `on_bad_record`, `max_bad_fraction`
-    and `splits`.
+    """Section `source`: reading of records, for all datasets.
+
+    A dataset can override `on_bad_record`, `max_bad_fraction` and `splits`.
     """
 
     # Reading.
@@ -298,9 +301,9 @@ class TokenizeStageConfig(Section):
 
 
 class CacheStageConfig(Section):
-    """Section `cache`: cached tokens of the row-wise API, and cached blocks of remote
-    inputs. A build reuses finished units in its store, and refuses the options for
-    tokens.
+    """Section `cache`: tokens of the row-wise API, and blocks of remote inputs.
+
+    A build reuses finished units in its store, and refuses the options for tokens.
     """
 
     enabled: Switch = True
@@ -409,14 +412,15 @@ class PackStageConfig(Section):
     @property
     def shuffles(self) -> bool:
         """True if rows are shuffled."""
-        return (
-            self.strategy != "greedy"
-            if self.shuffle_packed is None
-            else self.shuffle_packed
-        )
+        # By default `greedy` keeps the order of documents; other strategies lose it
+        # anyway.
+        if self.shuffle_packed is None:
+            return self.strategy != "greedy"
+        return self.shuffle_packed
 
     @model_validator(mode="after")
     def _window_holds_a_row(self) -> Self:
+        """Refuse a window that is shorter than a row."""
         if self.window_tokens < self.seq_length:
             raise problem(
                 f"window_tokens ({self.window_tokens}) is below seq_length ({self.seq_length}): "
@@ -539,8 +543,9 @@ class RayConfig(Section):
 
 
 class ObservabilityConfig(Section):
-    """Section `observability`: display, log and metrics of a run. It does not change
-    the result.
+    """Section `observability`: display, log and metrics of a run.
+
+    It does not change the result.
     """
 
     progress_enabled: Switch = True
@@ -578,13 +583,16 @@ class ObservabilityConfig(Section):
 
 
 def _filters(value: object) -> object:
-    """Return (name, constants) of each filter; a text alone is a filter as it was
-    published.
+    """Return (name, constants) of each filter.
+
+    A text alone is a filter as it was published.
     """
+    # One filter may be written without a list.
+    entries: list[object] = [value]
+    if isinstance(value, list | tuple):
+        entries = list(cast("list[object]", value))
     filters: dict[str, tuple[tuple[str, float], ...]] = {}
-    for entry in cast(
-        "list[object]", value if isinstance(value, list | tuple) else [value]
-    ):
+    for entry in entries:
         # An entry is a name, or {name: constants}.
         constants: object = {}
         if isinstance(entry, str):
@@ -609,10 +617,11 @@ def _filters(value: object) -> object:
                 )
         if name in filters:
             raise problem(f"the filter {name!r} is named twice")
-        numbers = cast("Mapping[str, float]", constants)
-        filters[name] = tuple(
-            sorted((key, float(number)) for key, number in numbers.items())
-        )
+        # Constants are sorted: their order must not change the identity of a build.
+        numbers: list[tuple[str, float]] = []
+        for key, number in sorted(cast("Mapping[str, float]", constants).items()):
+            numbers.append((key, float(number)))
+        filters[name] = tuple(numbers)
     return tuple(filters.items())
 
 
@@ -632,9 +641,16 @@ def _require_known(message: str, name: str, names: Mapping[str, object]) -> None
 
 def _written_filters(value: QualityFilters) -> list[str | dict[str, dict[str, float]]]:
     """Return filters as a configuration has them."""
-    return [{name: dict(constants)} if constants else name for name, constants in value]
+    written: list[str | dict[str, dict[str, float]]] = []
+    for name, constants in value:
+        if constants:
+            written.append({name: dict(constants)})
+        else:
+            written.append(name)
+    return written
 
 
+# The JSON Schema of filters: a name, or a mapping of one name to its constants.
 _FILTER_NAMES: Final[dict[str, Any]] = {"type": "string", "enum": list(CONSTANTS)}
 _OWN_CONSTANTS: Final[dict[str, Any]] = {
     "type": "object",

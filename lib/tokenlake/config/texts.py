@@ -1,5 +1,6 @@
-"""Sections of a dataset about its rows: transforms first, then the form of the text
-(chat, prompt, preference).
+"""Sections of a dataset about its rows: transforms, then the form of the text.
+
+The form of the text is a chat, a prompt or a preference.
 
 A transform is one step of a list: one name with its arguments. A function is named
 ``package.module:function``, which every process can find.
@@ -34,15 +35,12 @@ _FUNCTION: Final = r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*
 
 
 def is_callable_name(value: object) -> bool:
-    """Return whether a value has the form of a function's name,
-    ``package.module:function``.
-    """
+    """Return whether a value has the form ``package.module:function``."""
     return isinstance(value, str) and re.fullmatch(_FUNCTION, value) is not None
 
 
 def callable_name(function: object) -> str:
-    """Return the ``module:function`` under which another process finds the same
-    function.
+    """Return the ``module:function`` under which another process finds a function.
 
     Args:
         function: Function, or its name.
@@ -51,6 +49,7 @@ def callable_name(function: object) -> str:
         ConfigError: No import finds it: a lambda, a function inside a function, one of
             ``__main__``, an object.
     """
+    # A name was checked when the configuration was read; workers import it.
     if isinstance(function, str):
         return function
     module, path = _home(function)
@@ -67,18 +66,17 @@ def callable_name(function: object) -> str:
 
 
 def _fault_of_name(function: object, module: str, path: str) -> str:
-    """Return the reason why a name does not lead back to its function; empty if it
-    does.
-    """
+    """Return why a name does not lead back to its function; empty if it does."""
     if "<lambda>" in path:
         return "a lambda has no name to import it by"
     if "<locals>" in path:
         return "it is defined inside another function, so it cannot be imported"
     if module == "__main__":
         return "it is defined in the running script or notebook, which workers do not execute"
+    # Follow the name as an import in another process would.
     imported: Any = sys.modules.get(module)
-    for part in path.split("."):
-        imported = getattr(imported, part, None)
+    for attribute in path.split("."):
+        imported = getattr(imported, attribute, None)
     # Methods of classes are new objects at every access, but compare equal.
     if not path or imported is None or imported != function:
         return "importing its name gives another object"
@@ -86,9 +84,8 @@ def _fault_of_name(function: object, module: str, path: str) -> str:
 
 
 def _home(function: object) -> tuple[str, str]:
-    """Return the module and the qualified name of a function, empty where it has
-    none.
-    """
+    """Return the module and the qualified name of a function, empty without one."""
+    # A method of a built-in class, such as `str.lower`, has no module; its class has.
     owner = getattr(function, "__objclass__", function)
     module = getattr(owner, "__module__", None) or ""
     return str(module), str(getattr(function, "__qualname__", ""))
@@ -104,8 +101,9 @@ def _function(value: object) -> object:
 
 
 def _json_name(value: object) -> str:
-    """Return the name of a function for a dump; a function without one has a name
-    that is not read back.
+    """Return the name of a function for a dump.
+
+    A function without a name gets one that is not read back.
     """
     if isinstance(value, str):
         return value
@@ -191,8 +189,9 @@ class ExtractArguments(Section):
 
 
 class CombineArguments(Section):
-    """Several fields as one; `fields` and `output_field` may also be called
-    `source_fields` and `target_field`.
+    """Several fields as one.
+
+    `fields` and `output_field` may also be called `source_fields` and `target_field`.
     """
 
     fields: Names | None = None  # pyright: ignore[reportIncompatibleVariableOverride] - pydantic's is a deprecated one
@@ -365,13 +364,12 @@ class TransformStep(Section):
     @model_validator(mode="after")
     def _one(self) -> Self:
         """Require exactly one step."""
+        # Two keys in one entry would have no order.
         steps = [name for name, value in self if value is not None]
         if len(steps) != 1:
-            listed = (
-                f"{' and '.join(steps)}, which are {len(steps)} steps"
-                if steps
-                else "no step"
-            )
+            listed = "no step"
+            if steps:
+                listed = f"{' and '.join(steps)}, which are {len(steps)} steps"
             names = ", ".join(type(self).model_fields)
             raise problem(
                 f"got {listed}, must be a mapping of exactly one of {names} to its arguments"
@@ -380,19 +378,24 @@ class TransformStep(Section):
 
     @model_serializer(mode="wrap")
     def _given(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Dump the keys that were written: an added `equals: null` would be a
-        condition.
+        """Dump the keys that were written.
+
+        An added `equals: null` would be a condition.
         """
-        name, value = self._step
-        data = handler(self)[name]
-        if isinstance(value, Section):
-            data = {
-                key: item for key, item in data.items() if key in value.model_fields_set
-            }
-        return {name: data}
+        step_name, arguments = self._step
+        dumped: Any = handler(self)[step_name]
+        # Steps without a section of arguments, such as `drop`, are dumped as they are.
+        if isinstance(arguments, Section):
+            written: dict[str, Any] = {}
+            for argument, value in dumped.items():
+                if argument in arguments.model_fields_set:
+                    written[argument] = value
+            dumped = written
+        return {step_name: dumped}
 
     @property
     def _step(self) -> tuple[str, Any]:
+        """The name of the step, and its arguments."""
         return next((name, value) for name, value in self if value is not None)
 
     def resolved(self) -> dict[str, Any]:
@@ -401,14 +404,21 @@ class TransformStep(Section):
         Raises:
             ConfigError: A function has no name by which other processes find it.
         """
-        name, value = self._step
-        if isinstance(value, Section):
-            value = {key: getattr(value, key) for key in sorted(value.model_fields_set)}
+        step_name, arguments = self._step
+        # Arguments are sorted, because the result is a part of the build's identity.
+        if isinstance(arguments, Section):
+            section = arguments
+            arguments = {
+                argument: getattr(section, argument)
+                for argument in sorted(section.model_fields_set)
+            }
 
-        def plain(item: Any) -> Any:
-            return callable_name(item) if callable(item) else item
+        def plain(value: Any) -> Any:
+            if callable(value):
+                return callable_name(value)
+            return value
 
-        return {name: mapped(value, plain)}
+        return {step_name: mapped(arguments, plain)}
 
 
 Transforms = tuple[TransformStep, ...]
@@ -416,8 +426,9 @@ Transforms = tuple[TransformStep, ...]
 
 
 def _plain(value: Any) -> Any:
-    """Return a value of plain data; a date, which YAML makes of 2025-01-31, is its
-    text.
+    """Return a value of plain data.
+
+    A date, which YAML makes of 2025-01-31, is its text.
     """
     if isinstance(value, date):
         return value.isoformat()
@@ -430,6 +441,7 @@ def _plain(value: Any) -> Any:
 
 def _variables(value: dict[str, Any]) -> dict[str, Any]:
     """Refuse variables of a template that the rows or other options set."""
+    # A template would get two values for one of these names.
     reserved = sorted(
         {"messages", "tools", "documents", "add_generation_prompt"} & value.keys()
     )
@@ -449,9 +461,7 @@ Variables = Annotated[
 
 
 class ChatConfig(Section):
-    """Section `chat` of a dataset: its rows hold conversations, which a chat
-    template renders.
-    """
+    """Section `chat` of a dataset: conversations, which a chat template renders."""
 
     template: Text | None = None
     """Jinja template, path of a template file, or name of a template of the tokenizer;
@@ -496,8 +506,9 @@ class ChatConfig(Section):
 
 
 class PromptConfig(Section):
-    """Section `prompt` of a dataset: a template combines columns into a text, of which
-    only the label counts toward the loss.
+    """Section `prompt` of a dataset: a template combines columns into a text.
+
+    Only the label counts toward the loss.
 
     Text is inserted unchanged, numbers and booleans as JSON. A row with any other
     value, or a null or missing one, is a bad record.
@@ -558,24 +569,26 @@ class PromptConfig(Section):
 
     @property
     def conversation(self) -> str | None:
-        """The column of whole conversations; None where columns are turns or parts
-        of a text.
-        """
-        chat = (
-            self.format_type == "chat"
-            and len(self.input_columns) == 1
-            and self.label_column is None
-        )
-        return self.input_columns[0] if chat else None
+        """The column of whole conversations; None where columns are turns or parts."""
+        has_one_input = len(self.input_columns) == 1 and self.label_column is None
+        if self.format_type == "chat" and has_one_input:
+            return self.input_columns[0]
+        return None
 
     @model_validator(mode="after")
     def _agrees(self) -> Self:
+        """Raise the first fault of the section as a problem."""
         for fault in self._faults():
             raise problem(fault)
         return self
 
     def _faults(self) -> Iterator[str]:
-        kind, inputs, label = self.format_type, self.input_columns, self.label_column
+        """Yield the contradictions between the options of the section."""
+        kind = self.format_type
+        inputs = self.input_columns
+        label = self.label_column
+
+        # 1. Each format needs some options, and has no use for others.
         if kind == "custom":
             if not self.template:
                 yield "format_type: 'custom' requires a template, but template is missing"
@@ -591,8 +604,12 @@ class PromptConfig(Section):
             for name in ("add_bos", "add_eos"):
                 if not getattr(self, name):
                     yield f"{name}: false, but the chat template determines the beginning and end of conversations"
-        elif not inputs or not label:
-            yield f"{'label_column' if inputs else 'input_columns'}: missing, format_type {kind!r} needs it"
+        elif not inputs:
+            yield f"input_columns: missing, format_type {kind!r} needs it"
+        elif not label:
+            yield f"label_column: missing, format_type {kind!r} needs it"
+
+        # 2. A column has one use.
         if label in inputs:
             yield f"label_column: {label!r} is one of input_columns; the prompt would contain the answer"
         if len(set(inputs)) < len(inputs):
@@ -602,21 +619,24 @@ class PromptConfig(Section):
         for name in self.optional_columns:
             if inputs and name not in inputs:
                 yield f"optional_columns: {name!r} is not one of input_columns{did_you_mean(name, inputs)}"
-        needed = [
-            name
-            for name in (*inputs, label)
-            if name and name not in self.optional_columns
-        ]
+
+        # 3. Examples are rows of the template, so that they need its columns. A column
+        #    "meta.title" is inside the column "meta".
+        needed_columns: list[str] = []
+        for name in (*inputs, label):
+            if name and name not in self.optional_columns:
+                needed_columns.append(name)
         for index, row in enumerate(self.examples):
-            for name in needed:
+            for name in needed_columns:
                 if name not in row and name.partition(".")[0] not in row:
-                    has = ", ".join(map(repr, row)) or "none"
-                    yield f"examples.{index}: has no column {name!r}; it has {has}{did_you_mean(name, row)}"
+                    columns = ", ".join(map(repr, row)) or "none"
+                    yield f"examples.{index}: has no column {name!r}; it has {columns}{did_you_mean(name, row)}"
 
 
 class PreferenceConfig(Section):
-    """Section `preference` of a dataset: rows with a better and a worse answer, as
-    texts or conversations.
+    """Section `preference` of a dataset: rows with a better and a worse answer.
+
+    The answers are texts or conversations.
     """
 
     method: Method

@@ -1,5 +1,6 @@
-"""Section `tokens` of a dataset: its records hold token ids, which the configured
-tokenizer has made already.
+"""Section `tokens` of a dataset: its records hold token ids.
+
+The configured tokenizer has made them already.
 """
 
 from __future__ import annotations
@@ -21,8 +22,9 @@ INPUT_IDS: Final = "input_ids"
 
 
 class TokensConfig(Section):
-    """Records of token ids, which are stored as they are and not tokenized. The
-    tokenizer is the one that made them.
+    """Records of token ids, which are stored as they are and not tokenized.
+
+    The tokenizer is the one that made them.
 
     A field `attention_mask` or `segment_ids` of the records is used: ids where it is 0
     are padding, which is left out, and a document ends where the segment changes.
@@ -62,6 +64,7 @@ class TokensConfig(Section):
 
     @model_validator(mode="after")
     def _agrees(self) -> Self:
+        """Refuse two ends of a record in a stream of ids."""
         if self.length is not None and self.eos not in (None, "keep"):
             raise problem(
                 f"got length {self.length} and eos {self.eos!r}, must have one of them: EOS ends documents, or all "

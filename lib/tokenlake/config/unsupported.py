@@ -92,6 +92,7 @@ class UnsupportedOption:
         return True
 
 
+# Alternatives that several options share, in the words of a message: "...; instead: ".
 _BUILDS: Final = "it is an option of builds (`tokenlake run`, build_dataset)"
 _READ: Final = "a source yields rows; save_dataset writes them"
 _TOKENIZED: Final = (
@@ -115,6 +116,8 @@ _RETRIES: Final = "requests are retried with growing waits until TOKENLAKE_RETRY
 _NO_DASK: Final = "storage_options of each dataset; inputs are not read with Dask"
 _AS_IS: Final = f"the tokenizer.json is used unchanged (use_fast: true); supported options: {', '.join(KWARGS)}"
 
+# `datasets`: tokenizer and cache, output, records, rows of stored datasets, texts and
+# ids. Then the other sections.
 UNSUPPORTED_OPTIONS: Final = (
     UnsupportedOption(
         "datasets.tokenizer_kwargs",
@@ -131,6 +134,7 @@ UNSUPPORTED_OPTIONS: Final = (
         stored=_REUSE,
         source="a source on its own caches nothing",
     ),
+    # Output. A source writes nothing, and rows have no format of a trainer.
     *(
         UnsupportedOption(f"datasets.{name}", source=_READ)
         for name in ("save_path", "save_format")
@@ -139,6 +143,7 @@ UNSUPPORTED_OPTIONS: Final = (
     UnsupportedOption("save.format", rows=_TRAINERS, also=ROW_FORMATS),
     UnsupportedOption("save.append_eos", rows=_TRAINERS),
     UnsupportedOption("datasets.shard_column", rows=_BY_VALUE, source=_BY_VALUE),
+    # Records: which are left out, held out, or assigned to splits, and fields that are kept.
     UnsupportedOption("datasets.exclude", rows=_BUILDS, source=_BUILDS),
     UnsupportedOption(
         "datasets.splits", rows=_BUILDS, source=_BUILDS, also=({"train": 1.0},)
@@ -154,8 +159,10 @@ UNSUPPORTED_OPTIONS: Final = (
     UnsupportedOption(
         "datasets.num_shards", source="the files of a source determine its shards"
     ),
+    # Stored datasets.
     UnsupportedOption("datasets.dataset", rows=_STORED, source=_STORED),
     UnsupportedOption("datasets.retokenize", rows=_STORED, source=_STORED),
+    # Forms of texts and their tokens, and records of ids.
     *(
         UnsupportedOption(f"datasets.{name}", source=_BUILDS)
         for name in ("chat", "prompt", "long_documents")
@@ -167,6 +174,7 @@ UNSUPPORTED_OPTIONS: Final = (
     UnsupportedOption("datasets.fim", rows=_BUILDS, source=_BUILDS),
     UnsupportedOption("datasets.tokens", rows=_IDS, source=_IDS),
     UnsupportedOption("datasets.type", rows=_IDS, source=_IDS, also=_TEXT_TYPES),
+    # Reading of the input.
     UnsupportedOption("source.splits", rows=_BUILDS),
     UnsupportedOption("source.max_bad_fraction", rows=_BUILDS),
     *(
@@ -176,6 +184,7 @@ UNSUPPORTED_OPTIONS: Final = (
     UnsupportedOption(
         "source.dask_storage_options", build=_NO_DASK, rows=_NO_DASK, also=({},)
     ),
+    # Speed only: another value is accepted, with a note.
     UnsupportedOption(
         "tokenize.batch_size",
         build="documents are encoded in blocks of at least 4 MiB",
@@ -186,6 +195,7 @@ UNSUPPORTED_OPTIONS: Final = (
         build="`--workers N`, the flow's parameter or build_dataset(workers=N) sets the number of workers",
         is_speed=True,
     ),
+    # A mixture of rows is drawn in one lane. Only a version has a dataset card.
     UnsupportedOption(
         "mix.lanes", rows="rows are drawn in one lane; it is an option of builds"
     ),
@@ -216,6 +226,7 @@ UNSUPPORTED_OPTIONS: Final = (
             "experiment_budget",
         )
     ),
+    # Ray runs units, and the row-by-row API has none. A build caches in its store.
     *(
         UnsupportedOption(f"ray.{name}", rows="rows are processed in this process")
         for name in ("enabled", "use_gpu", "object_store_memory")
@@ -276,8 +287,8 @@ class _UnusedOption:
     Attributes:
         path: Key in the configuration, such as ``datasets.books.shard_column``.
         shown: Value as a message shows it. It holds no secret.
-        instead: Text that says what to use, or what decides.
-        is_speed: Whether the option only concerns speed.
+        instead: Alternative, or the option that decides.
+        is_speed: True if the option only concerns speed.
     """
 
     path: str
@@ -313,18 +324,18 @@ def _unused_options(
     for name in _SECTIONS:
         if sections is not None and name not in sections:
             continue
-        models: Sequence[Section] = (
-            config.datasets if name == "datasets" else [getattr(config, name)]
-        )
+        models: Sequence[Section] = [getattr(config, name)]
+        if name == "datasets":
+            models = config.datasets
         for model in models:
             yield from _unused_in(name, model, reader)
 
 
 def _unused_in(section: str, model: Section, reader: Reader) -> Iterator[_UnusedOption]:
     """Yield the options of one section that a reader does not act on."""
-    path = (
-        f"datasets.{getattr(model, 'name', None)}" if section == "datasets" else section
-    )
+    path = section
+    if section == "datasets":
+        path = f"datasets.{getattr(model, 'name', None)}"
     # Only options with another value than their default were set on purpose.
     for option in UNSUPPORTED_OPTIONS:
         owner, _, name = option.key.partition(".")

@@ -1,5 +1,3 @@
-"""The sections of a configuration, under the path that the seed documents import
-them from.
-"""
+"""The sections of a configuration, under the path of the seed documents."""
 
 from tokenlake.base.lazy_names import public_name as __getattr__  # noqa: F401

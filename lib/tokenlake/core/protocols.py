@@ -1,5 +1,6 @@
-"""What extensions build on (sources, stages, data by index), under the path that the
-seed documents import it from.
+"""Interfaces of extensions (sources, stages), under the path of the seed documents.
+
+They include data by index.
 """
 
 from tokenlake.base.lazy_names import public_name as __getattr__  # noqa: F401

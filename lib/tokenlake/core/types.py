@@ -1,5 +1,3 @@
-"""What a mixture of datasets is described by, under the path that the seed documents
-import it from.
-"""
+"""Descriptions of a mixture of datasets, under the path of the seed documents."""
 
 from tokenlake.base.lazy_names import public_name as __getattr__  # noqa: F401

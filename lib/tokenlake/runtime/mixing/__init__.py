@@ -1,5 +1,4 @@
-"""Mixing: several sources as one stream, with exact weights that may change along the
-way.
+"""Mixing: several sources as one stream, with exact weights that may change.
 
 ``schedule`` states the weights at a step, ``counts`` the number of rows of each source
 before a position, ``deal`` the lane that each row goes to, ``mixture`` the row at a

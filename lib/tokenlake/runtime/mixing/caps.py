@@ -1,5 +1,4 @@
-"""Caps on the sources of a mixture: repetitions, shares of a source, epochs, and token
-budgets.
+"""Caps on the sources of a mixture: repetitions, shares, epochs and token budgets.
 
 A source is *shortened* to a share of its rows, always to the same rows: its row groups
 are permuted once, and the first rows in that order are kept. A larger share therefore
@@ -145,8 +144,9 @@ class SourceCaps:
         return used_rows
 
     def draws(self, rows: Mapping[str, int]) -> dict[str, int]:
-        """Return the number of rows that the mixture takes of each source, by
-        :attr:`epochs`.
+        """Return the number of rows that the mixture takes of each source.
+
+        It follows from :attr:`epochs`.
 
         Args:
             rows: Number of rows that are used of each source.
@@ -191,8 +191,9 @@ class SourceCaps:
         rows: Mapping[str, int],
         mean_tokens: Mapping[str, Fraction],
     ) -> None:
-        """Raise ConfigError where a source is repeated too often; the arguments are
-        those of :meth:`missing`.
+        """Raise ConfigError where a source is repeated too often.
+
+        The arguments are those of :meth:`missing`.
         """
         lines = self.missing(drawn, rows, mean_tokens)
         if lines:
@@ -230,8 +231,9 @@ def _cap_of(value: Any, name: str, default: Any) -> Any:
 
 
 def _exact(value: Any) -> Fraction:
-    """Return the decimal number that is written, not the nearest binary one: 0.3 of
-    10 rows are 3.
+    """Return the decimal number that is written, not the nearest binary one.
+
+    Example: 0.3 of 10 rows are 3.
     """
     return Fraction(str(value))
 
@@ -242,8 +244,9 @@ def _tokens(count: Fraction) -> str:
 
 
 def shortened(name: str, group_rows: Int64, rows: int | None, *, seed: int) -> Int64:
-    """Return the number of rows that are kept of each row group of a source, int64[G];
-    they are its first rows.
+    """Return the rows that are kept of each row group of a source, int64[G].
+
+    They are the first rows of the row group.
 
     Args:
         name: Name of the source.

@@ -91,8 +91,7 @@ def counts_of(
     block_size: int = 1,
     batch_rows: int = 1,
 ) -> Counts:
-    """Return the counts of one endless lane by a schedule and all changes that were
-    made to it.
+    """Return the counts of one endless lane by a schedule and all its changes.
 
     Args:
         scheduler: Weights of the sources.
@@ -117,8 +116,9 @@ def _rounded_up(rows: int, multiple: int) -> int:
 
 @final
 class Counts:
-    """Counts of one endless lane by one version of a schedule, as :func:`counts_of`
-    makes them.
+    """Counts of one endless lane by one version of a schedule.
+
+    :func:`counts_of` makes them.
 
     Args:
         scheduler: Weights of the sources.
@@ -161,17 +161,19 @@ class Counts:
                 # the earlier one there.
                 areas_before = before.areas(self._start_time)
                 areas_of_piece = ticked.areas(self._start_time)
-                joined = [
-                    area - part
-                    for area, part in zip(areas_before, areas_of_piece, strict=True)
-                ]
-                ticked = replace(ticked, base=tuple(joined))
+                base: list[int] = []
+                for area, area_of_piece in zip(
+                    areas_before, areas_of_piece, strict=True
+                ):
+                    base.append(area - area_of_piece)
+                ticked = replace(ticked, base=tuple(base))
             self._pieces.append(ticked)
         self._piece_starts = [piece.start for piece in self._pieces]
 
     def draws_before(self, position: int) -> Tallies:
-        """Return the rows of each source among the first `position` rows; they sum to
-        it.
+        """Return the rows of each source among the first `position` rows.
+
+        They sum to `position`.
 
         Raises:
             ConfigError: The position is negative.
@@ -185,8 +187,9 @@ class Counts:
         return version._search(position)
 
     def shares(self, position: int) -> tuple[Fraction, ...]:
-        """Return W_j at a position: the rows that the weights ask for, exact to
-        2^-32 row.
+        """Return W_j at a position: the rows that the weights ask for.
+
+        They are exact to 2^-32 row.
         """
         return tuple(
             Fraction(area, 1 << _ROW_BITS) for area in self.areas(position << TICK_BITS)
@@ -202,9 +205,7 @@ class Counts:
         return version._pieces[index].areas(time)
 
     def ceiling(self, source: int) -> int | None:
-        """Return the most rows that a source gives in all of time; None if there is
-        no limit.
-        """
+        """Return the most rows that a source ever gives; None if there is no limit."""
         # The last piece is constant: without a weight there, the integral and the count
         # stay.
         last = self._pieces[-1]
@@ -380,8 +381,10 @@ def _next_time(earlier: _Moment, later: _Moment, position: int, attempt: int) ->
 
 
 def _guess(earlier: _Moment, later: _Moment, position: int, side_step: int) -> int:
-    """Return a time between the jump of a count that reaches `position` and the next
-    jump, if integrals were lines.
+    """Return a time at which the counts may sum to `position`.
+
+    It lies between the jump of a count that reaches `position` and the next jump, if
+    integrals were lines.
 
     Between two near times they almost are.
 
@@ -410,8 +413,9 @@ def _guess(earlier: _Moment, later: _Moment, position: int, side_step: int) -> i
 
 
 def _shared_out(low: Tallies, high: Tallies, position: int) -> Tallies:
-    """Return counts that sum to `position` between those of two neighbouring ticks,
-    the first sources first.
+    """Return counts that sum to `position`, between those of two neighbouring ticks.
+
+    The first sources get the rows first.
     """
     counts = list(low)
     missing = position - sum(low)

@@ -1,5 +1,6 @@
-"""Deal of the rows of a mixture to its lanes: exact for the whole stream, and a closed
-form for each lane.
+"""Deal of a mixture's rows to its lanes, with a closed form for each lane.
+
+The counts are exact for the whole stream.
 
 The counts of :mod:`tokenlake.runtime.mixing.counts` say how many rows of each source come before a position of the
 whole stream. A row belongs to one lane, because a lane reads only its own part of each source; and each lane needs one
@@ -229,9 +230,7 @@ class Deal(SlotDeal):
         return self._spans[number]
 
     def _compute_taken_inside(self, number: int, group: int) -> Int64:
-        """Return the rows taken before each cell of a group of a span, int64[cells,
-        J, L].
-        """
+        """Return the rows before each cell of a group of a span, int64[cells, J, L]."""
         return self._span_with_base(number).taken_inside(group)
 
     def _check(self, span: Span, block_size: int) -> None:

@@ -1,5 +1,6 @@
-"""Cosine of a schedule and its integral in whole numbers, which are the same on every
-machine.
+"""Cosine of a schedule and its integral, in whole numbers.
+
+The numbers are the same on every machine.
 
 The C library's sine differs between machines in its last bits, and one bit can move a
 row. Here pi and the sine are computed with integers, with as many guard bits as an
@@ -26,8 +27,9 @@ _MARGIN: Final = 8  # further bits inside `_sine_part`
 
 
 def eased_area(done: int, span: int, bits: int) -> int:
-    """Return the area under the eased step, the integral of ``(1 - cos(pi x / span)) /
-    2`` from 0 to `done`.
+    """Return the area under the eased step from 0 to `done`.
+
+    The eased step is ``(1 - cos(pi x / span)) / 2``.
 
     It is ``done / 2 - span / (2 pi) sin(pi done / span)``, in units of ``2**-bits``,
     rounded down exactly. Since the step lies between 0 and 1, the area grows by 0 to 1
@@ -51,8 +53,9 @@ def eased_area(done: int, span: int, bits: int) -> int:
 
 
 def eased(done: int, span: int, bits: int) -> int:
-    """Return ``(1 - cos(pi done / span)) / 2`` in units of ``2**-bits``, with an error
-    of less than two of them.
+    """Return the eased step at `done`, in units of ``2**-bits``.
+
+    It is ``(1 - cos(pi done / span)) / 2`` with an error of less than two units.
 
     Since ``1 - cos(2 a) = 2 sin(a)^2``, it is a square and never negative.
 
@@ -71,8 +74,9 @@ def eased(done: int, span: int, bits: int) -> int:
 
 
 def _sine_part(done: int, span: int, guard: int) -> int:
-    """Return ``span / (2 pi) sin(pi done / span)`` in units of ``2**-guard``, with
-    an error of less than `_ERROR`.
+    """Return ``span / (2 pi) sin(pi done / span)`` in units of ``2**-guard``.
+
+    Its error is below `_ERROR`.
     """
     precision = span.bit_length() + guard + _MARGIN
     pi = _pi(precision)
@@ -85,22 +89,26 @@ def _sine_part(done: int, span: int, guard: int) -> int:
 
 
 def _sine(angle: int, precision: int) -> int:
-    """Return the sine of an angle from 0 to pi / 4, both in units of
-    ``2**-precision``; its error is below 40 units.
+    """Return the sine of an angle, both in units of ``2**-precision``.
+
+    The angle is from 0 to pi / 4; the error is below 40 units.
     """
     return _series(angle, angle, 2, precision)
 
 
 def _cosine(angle: int, precision: int) -> int:
-    """Return the cosine of an angle from 0 to pi / 4; units and error are those of
-    :func:`_sine`.
+    """Return the cosine of an angle from 0 to pi / 4.
+
+    Units and error are those of :func:`_sine`.
     """
     return _series(1 << precision, angle, 1, precision)
 
 
 def _series(first: int, angle: int, divisor: int, precision: int) -> int:
-    """Return the sum of Taylor's series: each term is the one before, times ``-angle^2
-    / (divisor (divisor + 1))``.
+    """Return the sum of a Taylor series.
+
+    Each term is the one before, times ``-angle^2 / (divisor (divisor + 1))``. The
+    divisor grows by 2 from term to term.
 
     Each of its terms is rounded down once, and the error of a term shrinks with the
     next ones.
@@ -108,7 +116,7 @@ def _series(first: int, angle: int, divisor: int, precision: int) -> int:
     Args:
         first: First term.
         angle: Angle.
-        divisor: 2 for the sine, 1 for the cosine.
+        divisor: Divisor of the second term: 2 for the sine, 1 for the cosine.
         precision: Number of bits after the point of all numbers.
     """
     square = angle * angle >> precision
@@ -126,17 +134,16 @@ def _series(first: int, angle: int, divisor: int, precision: int) -> int:
 
 @lru_cache(maxsize=64)
 def _pi(precision: int) -> int:
-    """Return pi in units of ``2**-precision``, to one unit: 16 atan(1/5) - 4
-    atan(1/239) (Machin 1706).
+    """Return pi in units of ``2**-precision``, to one unit.
+
+    It is 16 atan(1/5) - 4 atan(1/239) (Machin 1706).
     """
     wide = precision + 16
     return (16 * _inverse_tangent(5, wide) - 4 * _inverse_tangent(239, wide)) >> 16
 
 
 def _inverse_tangent(cotangent: int, precision: int) -> int:
-    """Return the angle whose tangent is 1 / `cotangent`, in units of
-    ``2**-precision``.
-    """
+    """Return the angle with tangent 1 / `cotangent`, in units of ``2**-precision``."""
     power = (1 << precision) // cotangent
     total = power
     odd = 1

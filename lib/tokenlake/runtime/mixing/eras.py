@@ -64,8 +64,7 @@ class _CurvePart(NamedTuple):
 def eras_of(
     scheduler: WeightScheduler, counts: Counts, step_rows: int
 ) -> Iterator[Era]:
-    """Yield the eras of one version of the weights, from the row at which it takes
-    effect.
+    """Yield the eras of one version of the weights, from its first row on.
 
     Args:
         scheduler: Version of the weights.
@@ -127,8 +126,9 @@ def _parts_in_effect(
 
 
 def _halves(piece: SchedulePiece, end: int | None) -> Iterator[_CurvePart]:
-    """Yield the parts of a piece in each of which some source stays heavy: the halves
-    of its curve.
+    """Yield the parts of a piece in each of which some source stays heavy.
+
+    They are the halves of its curve.
 
     Args:
         piece: Piece of a schedule.

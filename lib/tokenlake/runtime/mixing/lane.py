@@ -1,5 +1,4 @@
-"""One lane of a mixture: the source and row at each of its places, and the place of a
-row.
+"""One lane of a mixture: the source and row at each place, and the place of a row.
 
 A *slot* is an index in the endless lane that a deal fills, in which every source goes
 on for ever. A *place* is an index in the rows that the lane delivers. A source that has
@@ -44,8 +43,7 @@ step on may never give it.
 def rows_by_lane(
     names: Sequence[str], lengths: Sequence[int | None], lanes: int
 ) -> Int64:
-    """Return the number of rows of each source in each lane, int64[lanes, J]; -1 if it
-    is unknown.
+    """Return the rows of each source in each lane, int64[lanes, J]; -1 if unknown.
 
     Args:
         names: Names of the sources.
@@ -101,8 +99,9 @@ class Lane:
         return self._first_missing_place()
 
     def take(self, start: int, stop: int) -> Iterator[tuple[Int64, Int64]]:
-        """Yield the rows at places ``start .. stop`` in parts: their sources, and their
-        numbers in these sources.
+        """Yield the sources and row numbers at places ``start .. stop``, in parts.
+
+        A number counts the rows of its source in this lane.
 
         Yields:
             int64[n] both.
@@ -131,9 +130,7 @@ class Lane:
                 block = self._block_of(start)
 
     def drawn(self, place: int) -> Int64:
-        """Return the number of rows of each source at the first `place` places,
-        int64[J].
-        """
+        """Return the rows of each source at the first `place` places, int64[J]."""
         if self._has_one_source_left(place):
             return self._drawn_with_last_source(place)
         # Rows before the block, then those of its first places.
@@ -175,8 +172,9 @@ class Lane:
         return place
 
     def slots_until(self, place: int) -> int:
-        """Return a number of slots, those of whole blocks, that decide the first
-        `place` places.
+        """Return a number of slots that decide the first `place` places.
+
+        They are the slots of whole blocks.
         """
         if place == 0:
             return 0
@@ -189,9 +187,7 @@ class Lane:
         return self._skips and place >= self._places_before(self._last_block)
 
     def _drawn_before(self, block: int) -> tuple[int, ...]:
-        """Return the number of rows of each source that are delivered before a
-        block.
-        """
+        """Return the rows of each source that are delivered before a block."""
         counts = self._deal.before(self._lane, block)
         if self._skips:
             return tuple(map(min, counts, self._rows))
@@ -204,8 +200,9 @@ class Lane:
         return block * self._deal.cell
 
     def _block_of(self, place: int) -> int:
-        """Return the block that contains a place: of those that deliver rows, the
-        last with no more places before.
+        """Return the block that contains a place.
+
+        Of the blocks that deliver rows, it is the last with no more places before it.
         """
         # Skipped slots only move a place to a later block.
         first_block = place // self._deal.cell
@@ -217,8 +214,9 @@ class Lane:
         )
 
     def _blocks_from(self, block: int, places: int) -> range:
-        """Return the blocks from one on that may deliver some places, as many as fit
-        the processor's cache.
+        """Return the blocks that may deliver some places, beginning with a block.
+
+        There are as many as fit the processor's cache.
         """
         # Blocks after the last one with several sources need no deal.
         limit = max(1, _CHUNK_SLOTS // self._deal.cell)
@@ -228,8 +226,7 @@ class Lane:
         return range(block, stop)
 
     def _delivered(self, blocks: range) -> tuple[Int64, Int64]:
-        """Return the sources and numbers of the rows that some blocks deliver, int64[n]
-        both.
+        """Return the sources and numbers of the rows of some blocks, int64[n] both.
 
         The last block that was asked for alone is remembered.
         """
@@ -263,8 +260,9 @@ class Lane:
         ]
 
     def _rows_of_last_source(self, start: int, stop: int) -> tuple[Int64, Int64]:
-        """Return the sources and numbers at places after all sources but one are
-        exhausted, int64[n] both.
+        """Return the sources and numbers at places of the last source, int64[n] both.
+
+        All other sources are exhausted before these places.
         """
         (source,) = self._sources_left(self._last_block)
         places_of_others = (

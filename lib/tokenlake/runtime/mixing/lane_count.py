@@ -132,8 +132,9 @@ def choose_lanes(
 def group_rows(
     sizes: Mapping[str, SourceSize], weights: Iterable[Mapping[str, float]]
 ) -> Fraction:
-    """Return the number of rows of the mixture that take as many bytes as a row group
-    of each source.
+    """Return the rows of the mixture that take the bytes of a row group per source.
+
+    Together they take as many bytes as one row group of each source.
 
     The bytes of a row are those of a mean row of the mixture, at the point of the
     schedule where they are fewest.

@@ -1,5 +1,4 @@
-"""Lanes: the rows of an epoch cut into equal parts, and how they become one stream of
-batches.
+"""Lanes: equal parts of an epoch's rows, and their order in a stream of batches.
 
 A *lane* is one of L equal parts. A *place* is an index in a lane. A *position* is an
 index in the stream of all lanes. Lanes never depend on the number of machines: with H
@@ -27,8 +26,9 @@ _ENDLESS: Final = (1 << 63) - 1
 
 
 def lane_bounds(rows: int, lanes: int) -> Int64:
-    """Return the begin of each lane and the end of the last: ``floor(l * rows /
-    lanes)``, int64[lanes + 1].
+    """Return the begin of each lane and the end of the last, int64[lanes + 1].
+
+    Lane l begins at ``floor(l * rows / lanes)``.
 
     It is exact for all numbers of rows below 2^63: the product is split into a part
     that divides evenly and a rest.
@@ -96,8 +96,9 @@ class LaneLayout:
         return sum(self.lengths.tolist())
 
     def locate(self, positions: Int64) -> tuple[Int64, Int64]:
-        """Return the lane and the place of each position, int64[n] both; ConfigError
-        if a position does not exist.
+        """Return the lane and the place of each position, int64[n] both.
+
+        A position that does not exist is a ConfigError.
         """
         start = positions // self.batch_size * self.batch_size
         return self.locate_in(start, np.array([self.batch_size]), positions - start)
@@ -138,8 +139,9 @@ class LaneLayout:
         return lane, place
 
     def beside(self, lane: Int64, place: Int64) -> Int64:
-        """Return a position in the same batch as each place, int64[n], for batches of
-        any sizes.
+        """Return a position in the same batch as each place, int64[n].
+
+        It holds for batches of any sizes.
 
         A batch takes the same places of every lane. Therefore this is the position in
         batches of one place per lane.
@@ -151,8 +153,9 @@ class LaneLayout:
         return self._with_late_places(lane, place, place * self.lanes)
 
     def row_in(self, start: Int64, size: Int64, lane: Int64, place: Int64) -> Int64:
-        """Return the row of each (lane, place) in its batch, int64[n]; the inverse of
-        :meth:`locate_in`.
+        """Return the row of each (lane, place) in its batch, int64[n].
+
+        It is the inverse of :meth:`locate_in`.
 
         Args:
             start: Number of rows before the batch that contains the place (see
@@ -169,8 +172,9 @@ class LaneLayout:
         return self._with_late_places(lane, place, positions) - start
 
     def places_before(self, position: int) -> Int64:
-        """Return the number of places of each lane before a position, int64[lanes];
-        they sum to it.
+        """Return the places of each lane before a position, int64[lanes].
+
+        They sum to the position.
         """
         if position < 0 or (self.rows is not None and position > self.rows):
             expected = "0 or more"
@@ -183,8 +187,9 @@ class LaneLayout:
         return self.places_in(position - row, self.batch_size, row)
 
     def places_in(self, start: int, size: int, rows: int) -> Int64:
-        """Return the number of places of each lane before a row of a batch,
-        int64[lanes]; they sum to ``start + rows``.
+        """Return the places of each lane before a row of a batch, int64[lanes].
+
+        They sum to ``start + rows``.
 
         It is :meth:`places_before` for batches of other sizes than :attr:`batch_size`;
         see :meth:`locate_in`.
@@ -212,8 +217,9 @@ class LaneLayout:
 
     @cached_property
     def _rest(self) -> Int64:
-        """Begin of the rest of each lane after the even part, and end of the last:
-        int64[lanes + 1].
+        """Bounds of the rest of each lane after the even part, int64[lanes + 1].
+
+        They are the begin of each lane's rest, and the end of the last.
         """
         if self.lengths is None:
             return np.zeros(self.lanes + 1, np.int64)

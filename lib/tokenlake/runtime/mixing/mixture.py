@@ -1,5 +1,6 @@
-"""A mixture: several sources as one stream, in an order that is a function of the
-position.
+"""A mixture: several sources combined into one stream, in a reproducible order.
+
+The row at a position is a function of the position.
 
 It works like cards that are dealt from several piles. A block of slots is shared out by
 the weights that hold there and shuffled. A slot states the pile of the next card, and
@@ -134,10 +135,10 @@ class SourceMixture:
         }
         # 1. Checks of the arguments.
         check_weight_names("weights", lengths, scheduler.names)
-        for name, length in lengths.items():
+        for source_name, length in lengths.items():
             if length is not None and length < 0:
                 raise ConfigError(
-                    f"source {name!r} has {length} rows; expected 0 or more, or none for unknown"
+                    f"source {source_name!r} has {length} rows; expected 0 or more, or none for unknown"
                 )
         for option_name, option_value in (
             ("lanes", lanes),
@@ -180,9 +181,7 @@ class SourceMixture:
 
     @cached_property
     def layout(self) -> LaneLayout:
-        """Conversion between positions and (lane, place), as if the stream were not
-        cut.
-        """
+        """Conversion between positions and (lane, place), without the stream's cut."""
         if not self._can_end:
             return self._endless_layout
         lengths = np.array([lane.length for lane in self._lanes], np.int64)
@@ -217,16 +216,12 @@ class SourceMixture:
         return Draws(sources, epochs, indices)
 
     def drawn(self, lane: int, place: int) -> Int64:
-        """Return the number of rows of each source at the first `place` places of a
-        lane, int64[J].
-        """
+        """Return the rows of each source before a place of a lane, int64[J]."""
         self._check_places(lane, place, place)
         return self._lanes[lane].drawn(place)
 
     def drawn_before(self, position: int) -> Int64:
-        """Return the number of rows of each source before a position of the stream,
-        int64[J].
-        """
+        """Return the number of rows of each source before a position, int64[J]."""
         self._check_position(position)
         total = np.zeros(len(self.names), np.int64)
         for lane, place in enumerate(self.layout.places_before(position).tolist()):
@@ -253,8 +248,9 @@ class SourceMixture:
         return place
 
     def at(self, position: int) -> tuple[str, int, int, int]:
-        """Return the row at a position: name of its source, epoch, index in that
-        source's lane, and lane.
+        """Return the row at a position: source name, epoch, index, and lane.
+
+        The index counts the rows of the source in this lane.
         """
         self._check_position(position + 1)
         lanes, places = self.layout.locate(np.array([position]))
@@ -268,14 +264,14 @@ class SourceMixture:
 
     @property
     def group_slots(self) -> int:
-        """Number of slots of a lane that are dealt together: they do not depend on
-        later slots.
+        """Number of slots of a lane that are dealt together.
+
+        They do not depend on later slots.
         """
         return self._deal.cells * self._deal.cell
 
     def step_after(self, position: int) -> int:
-        """Return the first step at which the schedule can be extended without moving a
-        row before a position.
+        """Return the first step at which a change moves no row before a position.
 
         Steps count slots. Where none is skipped and no lane has ended, `step_rows` rows
         make a step. A stream that skips the slots of exhausted sources reaches its
@@ -307,9 +303,7 @@ class SourceMixture:
 
     @cached_property
     def _places_at_cut(self) -> Int64:
-        """Number of places of each lane before the row at which the stream is cut,
-        int64[lanes].
-        """
+        """Number of places of each lane before the cut of the stream, int64[lanes]."""
         return self.layout.places_before(self._cut_rows or 0)
 
     def _deal_of(self, block_size: int, seed: int, order: int) -> SlotDeal:
@@ -360,8 +354,10 @@ class SourceMixture:
         return epoch, number - epoch * rows
 
     def _check_ends(self) -> None:
-        """Raise ConfigError where a source has too few rows for all lanes, or too
-        little weight to be exhausted.
+        """Raise ConfigError where a source cannot reach its end in every lane.
+
+        A source may have too few rows for all lanes, or too little weight to be
+        exhausted.
         """
         for index, (name, rows) in enumerate(
             zip(self.names, self._lengths, strict=True)

@@ -1,5 +1,4 @@
-"""Order of one dataset in any epoch: the stored row at a place of a lane, and the place
-of a stored row.
+"""Order of one dataset in any epoch: the row at a place of a lane, and its inverse.
 
 The order of an epoch has three steps:
 
@@ -71,8 +70,7 @@ _LARGEST: Final = 1 << 62
 @final
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """Permuted row groups of one epoch, or of several epochs one after the other, laid
-    end to end.
+    """Permuted row groups of one or more consecutive epochs, laid end to end.
 
     Attributes:
         group_at: Row group at each place, int64[epochs * G].
@@ -101,8 +99,9 @@ class _Layout:
         return cls(group_at, offsets_of(group_rows[group_at]))
 
     def place_with(self, virtual: Int64) -> Int64:
-        """Return the place of the row group that contains each virtual row,
-        int64[n]; it is never an empty one.
+        """Return the place of the row group of each virtual row, int64[n].
+
+        An empty row group is never returned.
         """
         return np.searchsorted(self.offsets, virtual, side="right") - 1
 
@@ -135,8 +134,9 @@ class _Windows(NamedTuple):
         return self.begin + self._permutation(keys).at(places - self.begin)
 
     def place_of(self, virtual: Int64, keys: UInt64) -> Int64:
-        """Return the place of each virtual row, int64[n]; the inverse of
-        :meth:`row_at`.
+        """Return the place of each virtual row, int64[n].
+
+        It is the inverse of :meth:`row_at`.
         """
         if not len(virtual):
             return virtual
@@ -198,8 +198,9 @@ class EpochOrder:
         return len(self._lengths)
 
     def has(self, group: Int64, row: Int64) -> Bools:
-        """Return which rows exist, bool[n]: a shortened row group has only its first
-        rows.
+        """Return which rows exist, bool[n].
+
+        A shortened row group has only its first rows.
 
         Args:
             group: Row groups, int64[n].
@@ -262,8 +263,9 @@ class EpochOrder:
         return group, row
 
     def place_of(self, epoch: int, group: Int64, row: Int64) -> tuple[Int64, Int64]:
-        """Return the lane and the place of each row in an epoch; the inverse of
-        :meth:`at`.
+        """Return the lane and the place of each row in an epoch.
+
+        It is the inverse of :meth:`at`.
 
         Args:
             epoch: Epoch, from 0.
@@ -309,8 +311,9 @@ class EpochOrder:
     def taken_between(
         self, epoch: int, first: Int64, last: Int64
     ) -> tuple[Int64, Int64]:
-        """Return the rows at some neighbouring places of each lane, as :meth:`taken`
-        does for the first places.
+        """Return the rows at a range of places of each lane, as ranges of stored rows.
+
+        It is :meth:`taken` for places that begin at `first`.
 
         Args:
             epoch: Epoch, from 0.
@@ -453,8 +456,9 @@ class _LayoutPart(NamedTuple):
 
 @final
 class StoredOrder:
-    """Rows as stored, in every epoch and in one lane. Attributes and methods are those
-    of :class:`EpochOrder`.
+    """Rows as stored, in every epoch and in one lane.
+
+    Attributes and methods are those of :class:`EpochOrder`.
 
     Args:
         group_rows: Rows of each row group, int64[G].

@@ -1,5 +1,4 @@
-"""Form of the order of a dataset: how far the rows of an epoch are shuffled, and how
-that is chosen.
+"""Form of the order of a dataset: how far an epoch's rows are shuffled.
 
 ===============  ======================================================  =========================================
 form             rows of a batch come from                               row groups in memory
@@ -75,9 +74,7 @@ class RowOrder(Protocol):
 
     @property
     def window_rows(self) -> int:
-        """Mean number of places of a lane from the first row of a row group to its
-        last.
-        """
+        """Mean number of places from the first row of a row group to its last."""
         ...
 
     def has(self, group: Int64, row: Int64) -> Bools:
@@ -89,14 +86,17 @@ class RowOrder(Protocol):
         ...
 
     def place_of(self, epoch: int, group: Int64, row: Int64) -> tuple[Int64, Int64]:
-        """Return the lane and the place of each stored row in an epoch, int64[n]
-        both; the inverse of :meth:`at`.
+        """Return the lane and the place of each stored row in an epoch, int64[n] both.
+
+        It is the inverse of :meth:`at`.
         """
         ...
 
     def taken(self, epoch: int, places: Int64) -> tuple[Int64, Int64]:
-        """Return the rows at the first places of the lanes, as ranges of stored
-        rows, int64[m] both.
+        """Return the rows at the first places of the lanes, as ranges of stored rows.
+
+        Returns:
+            Begin and end of each range, half open, int64[m] both.
         """
         ...
 
@@ -118,9 +118,7 @@ class OrderForm:
 
     @classmethod
     def of_state(cls, state: Mapping[str, Any]) -> Self | None:
-        """Return the form that a state or statement names; None if it names none
-        that is possible.
-        """
+        """Return the form that a state or statement names; None if that is invalid."""
         window: Any = state.get("window")
         interleave: Any = state.get("interleave")
         if interleave is not None:
@@ -168,8 +166,9 @@ def _is_count(value: Any) -> bool:
 
 
 def open_bytes(max_bytes: int) -> int:
-    """Return the part of a loader's memory for row groups that are open; the rest is
-    for those read ahead.
+    """Return the part of a loader's memory for row groups that are open.
+
+    The rest is for those read ahead.
 
     Args:
         max_bytes: Memory for decoded row groups.
@@ -186,8 +185,7 @@ def default_form(
     streams: int,
     max_bytes: int,
 ) -> OrderForm:
-    """Return the form of an order that keeps as many row groups open as fit into
-    memory.
+    """Return the form that keeps as many row groups open as fit into memory.
 
     Args:
         rows: Number of rows.

@@ -1,5 +1,6 @@
-"""Randomness: SplitMix64, implemented here so that no release of another library
-changes an order, and permutations.
+"""Random numbers and permutations, independent of the releases of other libraries.
+
+The numbers are those of SplitMix64, which is implemented here.
 
 A stream of random numbers is identified by a key. A key is made of a seed and of words
 (epoch, lane, block), one word after the other, so that neighbouring keys have nothing
@@ -57,8 +58,9 @@ SECOND: Final = 0x94D049BB133111EB
 
 
 def splitmix64(values: UInt64) -> UInt64:
-    """Return the output function of SplitMix64 (Steele, Lea, Flood 2014), a
-    bijection of 64-bit integers, uint64[n].
+    """Return SplitMix64's output function, a bijection of 64-bit integers, uint64[n].
+
+    Source: Steele, Lea, Flood 2014.
     """
     z = values + np.uint64(STEP)
     z = (z ^ (z >> np.uint64(30))) * np.uint64(FIRST)
@@ -100,8 +102,9 @@ def extended(keys: UInt64 | int, words: Int64) -> UInt64:
 
 
 def shuffled(count: int, key: int) -> Int64:
-    """Return a permutation of ``range(count)``, int64[count]: the order of
-    ``splitmix64(key + i)``.
+    """Return a permutation of ``range(count)``, int64[count].
+
+    It is the order of ``splitmix64(key + i)``.
 
     Distinct numbers stay distinct, so that there are no ties and every way of sorting
     gives the same order.
@@ -155,15 +158,14 @@ class Permutation:
         self._bases = _bases_of(size)
 
     def at(self, index: Int64) -> Int64:
-        """Return the number at each index of the permutation, int64[n]; ConfigError
-        if an index is out of range.
+        """Return the number at each index of the permutation, int64[n].
+
+        An index out of range is a ConfigError.
         """
         return self._permuted(index, is_inverse=False)
 
     def inverse(self, number: Int64) -> Int64:
-        """Return the index at which each number is, int64[n]: ``inverse(at(i)) ==
-        i``.
-        """
+        """Return the index of each number, int64[n]: ``inverse(at(i)) == i``."""
         return self._permuted(number, is_inverse=True)
 
     def _permuted(self, index: Int64, *, is_inverse: bool) -> Int64:
@@ -198,8 +200,7 @@ class Permutation:
     def _walk(
         self, value: UInt64, part: Int64 | slice, rounds: int, is_inverse: bool
     ) -> UInt64:
-        """Return permuted values; those that land beyond the size go through the rounds
-        again.
+        """Return permuted values; those beyond the size go through the rounds again.
 
         Args:
             value: Indices, uint64[m].
@@ -235,8 +236,9 @@ class Permutation:
 
 
 def _bases_of(size: Int64) -> _Bases:
-    """Return the bases of both digits, whose product is the size or a little more,
-    uint64[n] both.
+    """Return the bases of both digits, uint64[n] both.
+
+    Their product is the size or a little more.
     """
     if len(size) == 1:
         first_left, first_right = _bases_of_one(int(size[0]))
@@ -260,8 +262,9 @@ def _bases_of_one(size: int) -> tuple[int, int]:
 
 
 def values_at(values: npt.NDArray[Any], selection: Int64 | slice) -> npt.NDArray[Any]:
-    """Return the selected values of an array; the whole array if it has one value
-    for all.
+    """Return the selected values of an array.
+
+    An array that has one value for all is returned as a whole.
     """
     if len(values) == 1:
         return values
@@ -271,8 +274,9 @@ def values_at(values: npt.NDArray[Any], selection: Int64 | slice) -> npt.NDArray
 def _all_rounds(
     value: UInt64, key: UInt64, bases: _Bases, rounds: int, is_inverse: bool
 ) -> UInt64:
-    """Return values after all rounds, or before them for the inverse; they may be
-    beyond the size.
+    """Return values after all rounds, or before them for the inverse.
+
+    They may be beyond the size.
     """
     # A value has two digits, `left` and `right`. Each round adds a random number to one
     # of them, which is drawn from the other one and the round's key. Therefore the
@@ -303,8 +307,9 @@ def _all_rounds(
 
 
 def _draw(value: UInt64, spare: UInt64, base: UInt64) -> None:
-    """Replace each value by a random number below `base`: the upper half of
-    SplitMix64's output as a fraction of 2^32.
+    """Replace each value by a random number below `base`.
+
+    It is the upper half of SplitMix64's output as a fraction of 2^32.
 
     Args:
         value: Numbers, uint64[n]; they are replaced in place.
@@ -334,8 +339,9 @@ def _add(digit: UInt64, addend: UInt64, base: UInt64) -> None:
 
 
 def _subtract(digit: UInt64, addend: UInt64, base: UInt64) -> None:
-    """Subtract a number from each digit modulo its base, in place: the smaller one
-    of both candidates, as in `_add`.
+    """Subtract a number from each digit modulo its base, in place.
+
+    The result is the smaller one of both candidates, as in `_add`.
     """
     np.subtract(digit, addend, out=digit)
     np.add(digit, base, out=addend)
@@ -371,9 +377,7 @@ def shuffled_by_buffer(items: Iterable[Item], size: int, key: int) -> Iterator[I
 
 
 def _numbers_of(key: int) -> Iterator[int]:
-    """Yield the random numbers of a stream: ``splitmix64(key + 0), splitmix64(key +
-    1) ...``.
-    """
+    """Yield the numbers ``splitmix64(key + 0)``, ``splitmix64(key + 1)``, ..."""
     counter = np.arange(_DRAWS, dtype=np.uint64) + np.uint64(key)
     while True:
         yield from splitmix64(counter).tolist()

@@ -85,8 +85,9 @@ class SchedulePiece:
         return self.first.step
 
     def weights_at(self, step: Fraction) -> tuple[Fraction, ...]:
-        """Return the weights at a step of this piece; they are exact, on a cosine to
-        2^-95.
+        """Return the weights at a step of this piece.
+
+        They are exact; on a cosine, exact to 2^-95.
         """
         if self.curve == "step" or step == self.start:
             return self.first.weights
@@ -99,8 +100,9 @@ class SchedulePiece:
 
 
 def pieces_of(points: Sequence[Point], curve: Curve) -> tuple[SchedulePiece, ...]:
-    """Return the pieces that lead from point to point; the first starts at the first
-    point, the last never ends.
+    """Return the pieces that lead from point to point.
+
+    The first piece starts at the first point; the last one never ends.
     """
     pieces: list[SchedulePiece] = []
     for first, last in pairwise(points):
@@ -172,15 +174,18 @@ class WeightScheduler:
         return len(first_weights | last_weights) > 1
 
     def get_weights(self, step: float) -> dict[str, float]:
-        """Return the weight of each source at a step; before the first point and
-        after the last one, their weights.
+        """Return the weight of each source at a step.
+
+        Before the first point and after the last one, the weights are those of that
+        point.
         """
         point = self._point_at(max(Fraction(step), Fraction(0)))
         return dict(zip(self.names, point.given, strict=True))
 
     def _point_at(self, step: Fraction) -> Point:
-        """Return the weights at a step, rounded down to a whole step in the point's
-        own `step`.
+        """Return the weights at a step, as a point.
+
+        The point's own `step` is rounded down to a whole step.
         """
         # The first piece begins at step 0, so that one has always started.
         piece = next(piece for piece in reversed(self.pieces) if piece.start <= step)
@@ -192,8 +197,7 @@ class WeightScheduler:
         return Point(int(step), tuple(map(float, weights)), weights)
 
     def extend(self, *, at: int, points: Sequence[Any]) -> WeightScheduler:
-        """Return a schedule that is this one up to step `at` and continues to other
-        points from there.
+        """Return this schedule up to step `at`, continued to other points.
 
         The weights at `at` are fixed. From them the new schedule moves to the first of
         the new points by the same interpolation. Points of this schedule after `at` are
@@ -218,8 +222,7 @@ class WeightScheduler:
         return self._changed(step, new_points)
 
     def reweighted(self, *, at: int, weights: Mapping[str, float]) -> WeightScheduler:
-        """Return a schedule that is this one up to step `at` and has other weights from
-        there on.
+        """Return this schedule up to step `at`, with other weights from there on.
 
         Points of this schedule from `at` on are dropped.
 
@@ -235,8 +238,9 @@ class WeightScheduler:
         return self._changed(step, new_points)
 
     def with_sources(self, names: Sequence[str]) -> WeightScheduler:
-        """Return the same schedule with further sources after its own, which have
-        weight 0 at all steps.
+        """Return the same schedule with further sources, which have weight 0.
+
+        The new sources come after those of this schedule.
 
         A source of weight 0 is never drawn and moves no row of the others, so both
         schedules give the same order.
@@ -259,8 +263,9 @@ class WeightScheduler:
         return WeightScheduler.from_json(facts)
 
     def versions(self) -> list[WeightScheduler]:
-        """Return the first schedule and each change of it, oldest first; the last
-        one is this schedule.
+        """Return the first schedule and each change of it, oldest first.
+
+        The last one is this schedule.
         """
         # Each version refers to the one before it.
         newest_first: list[WeightScheduler] = [self]
@@ -313,8 +318,9 @@ class WeightScheduler:
         return self._changed(change_step, points)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the schedule as a JSON object for :meth:`from_json`; equal
-        schedules return equal objects.
+        """Return the schedule as a JSON object for :meth:`from_json`.
+
+        Equal schedules return equal objects.
         """
         first, *changes = self.versions()
         return {
@@ -390,9 +396,7 @@ class WeightScheduler:
 
 
 def _change_step(at: Any) -> int:
-    """Return the step of a change; ConfigError unless it is a whole number, 0 or
-    more.
-    """
+    """Return the step of a change; ConfigError unless it is an integer, 0 or more."""
     step = _step_of(at)
     if step is None:
         raise ConfigError(
@@ -462,8 +466,9 @@ def _points_of(
 
 
 def _step_and_weights(item: Any) -> tuple[int, Mapping[str, Any]]:
-    """Return the step and the weights of a point, which is a mapping or an object with
-    attributes.
+    """Return the step and the weights of a point: a mapping, or an object.
+
+    An object has both as attributes.
 
     Raises:
         ConfigError: One of them is missing, or has another type.

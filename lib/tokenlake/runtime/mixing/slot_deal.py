@@ -50,19 +50,19 @@ class SlotDeal(ABC):
 
     @abstractmethod
     def bounds(self, lane: int, cells: range) -> Int64:
-        """Return :meth:`before` for each of n cells and for the cell after them,
-        int64[n + 1, J].
-        """
+        """Return :meth:`before` for n cells and the next cell, int64[n + 1, J]."""
 
     @abstractmethod
     def ceiling(self, source: int) -> int | None:
-        """Return the rows of a source that every lane gets at least, in all of time;
-        None if there is no limit.
+        """Return the fewest rows of a source that a lane gets in all of time.
+
+        It is None if there is no limit.
         """
 
     def first_cell(self, holds: Callable[[int], bool]) -> int:
-        """Return the first cell for which a condition is true that stays true; whole
-        groups are searched first.
+        """Return the first cell from which on a condition is true.
+
+        Whole groups are searched first.
         """
         group = first_true(0, lambda number: holds(number * self.cells))
         if group == 0:
@@ -70,8 +70,7 @@ class SlotDeal(ABC):
         return first_true((group - 1) * self.cells, holds, group * self.cells)
 
     def rows(self, lane: int, cells: range) -> tuple[Int64, Int64]:
-        """Return the source of each slot of n cells, and the number of its row in that
-        source.
+        """Return the source of each slot of n cells, and the row's number in it.
 
         Returns:
             int64[n * cell] both.
@@ -113,8 +112,9 @@ class SlotDeal(ABC):
 
 @final
 class EvenDeal(SlotDeal):
-    """Deal of orders before version 3. Versions that were written in such an order are
-    read, checked and rebuilt.
+    """Deal of orders before version 3.
+
+    Versions that were written in such an order are read, checked and rebuilt.
 
     Each lane has the counts of one lane, in cells of a block, so that all lanes reach a
     rare source at the same time.
@@ -145,8 +145,9 @@ class EvenDeal(SlotDeal):
 
 
 def clamped(counts: Sequence[Tallies]) -> Int64:
-    """Return n counts of each source as int64[n, J]; those that int64 cannot add are
-    cut.
+    """Return n counts of each source as int64[n, J].
+
+    Counts that int64 cannot add are cut.
     """
     # int64 holds the cut counts, and the sums of two of them.
     clamped_counts: list[list[int]] = []

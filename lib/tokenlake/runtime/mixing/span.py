@@ -1,5 +1,4 @@
-"""Groups of cells that one version of the weights deals, and the rows that each lane
-has taken at their borders.
+"""Groups of cells of one version of the weights, and each lane's rows before them.
 
 **Between groups**, while one source is the heaviest, the rows that lanes have taken are
 a closed form. From the counts ``n_j`` of a source since the first of these groups, lane
@@ -71,8 +70,9 @@ class _GroupRun:
 
 @final
 class Span:
-    """Groups that are dealt by one version of the weights, for several lanes. Its first
-    group begins at its first cell.
+    """Groups that are dealt by one version of the weights, for several lanes.
+
+    The first group begins at the first cell.
 
     Args:
         first: Number of the first cell.
@@ -123,27 +123,21 @@ class Span:
         self._cell_rows = cell * lanes
 
     def taken_before(self, cell: int) -> Int64:
-        """Return the rows that each lane has taken of each source before a cell,
-        int64[J, L].
-        """
+        """Return each lane's rows of each source before a cell, int64[J, L]."""
         group, cell_of_group = divmod(cell - self.first, self.cells)
         if cell_of_group == 0:
             return self.taken_before_group(group)
         return self.taken_inside(group)[cell_of_group]
 
     def taken_before_group(self, group: int) -> Int64:
-        """Return the rows that each lane has taken of each source before a group,
-        int64[J, L].
-        """
+        """Return each lane's rows of each source before a group, int64[J, L]."""
         run = self._run_of(group)
         if group == run.first:
             return run.base
         return self._closed_form(run, group)
 
     def taken_inside(self, group: int) -> Int64:
-        """Return the rows that each lane has taken of each source before each cell
-        of a group, int64[cells, J, L].
-        """
+        """Return each lane's rows before each cell of a group, int64[cells, J, L]."""
         run = self._run_of(group)
         if run.has_closed_form:
             cells = range(self._cell_of(group), self._cell_of(group + 1))
@@ -230,8 +224,9 @@ class Span:
         return self.runs[bisect_right(self.runs, group, key=lambda run: run.first) - 1]
 
     def _closed_form(self, run: _GroupRun, group: int) -> Int64:
-        """Return the rows that each lane has taken before a group of a run with a
-        closed form, int64[J, L].
+        """Return each lane's rows before a group of a settled run, int64[J, L].
+
+        Settled counts have a closed form.
         """
         counts = self.draws_before(self._row_of(group))
         # Counts may be larger than int64; their differences are not.
@@ -264,8 +259,9 @@ class Span:
         return _GroupRun(group, base, counts, rank_of_lane, heaviest, has_closed_form)
 
     def _unsettled_parts(self, run: _GroupRun) -> Iterator[tuple[range, Int64]]:
-        """Yield the parts of a group in which counts have not settled: their cells, and
-        the rows taken after each.
+        """Yield the parts of a group in which counts have not settled.
+
+        Each part has its cells, and the rows taken after each of them.
 
         A group is cut before and after the cells in which eras start.
         """
@@ -300,8 +296,7 @@ class Span:
 
 
 def _shares_in_turn(rows_dealt: Int64, lanes: int) -> Int64:
-    """Return the rows of each source that each lane takes if the next row goes to the
-    next lane, int64[J, L].
+    """Return each lane's rows of each source if lanes take rows in turn, int64[J, L].
 
     The rows of all sources lie end to end; lane l takes the rows l, l + L, l + 2 L, ...
 
@@ -318,8 +313,9 @@ def _shares_in_turn(rows_dealt: Int64, lanes: int) -> Int64:
 def _levelling_shares(
     rows_taken: Int64, rows_dealt: Int64, run: _GroupRun, slots: int
 ) -> Int64 | None:
-    """Return the rows of each source that each lane takes so that all lanes have taken
-    alike afterwards, int64[J, L].
+    """Return each lane's rows of each source that level the lanes, int64[J, L].
+
+    All lanes have taken alike afterwards.
 
     A change of the weights comes inside a group, where a lane may have taken a row more
     of a source than another lane. Over many changes these rows would add up. Lanes that
@@ -349,8 +345,7 @@ def _levelling_shares(
 
 
 def _raised(levels: Int64, rank: Int64, rows: int) -> Int64:
-    """Return the growth of each level if rows are added one by one, each to the lowest
-    level, int64[L].
+    """Return the growth of each level if each row goes to the lowest one, int64[L].
 
     Example: 4 rows raise the levels 5, 3, 4 by 0, 3, 1: three rows make all of them 5,
     and the fourth goes to the level that was the lowest.
@@ -365,7 +360,7 @@ def _raised(levels: Int64, rank: Int64, rows: int) -> Int64:
     # 1. Rows that raise the lowest n levels to the n-th one, for each n.
     number = np.arange(1, len(levels) + 1)
     cost = number * ascending - np.cumsum(ascending)
-    # 2. As many levels as the rows suffice for become equal; what is left is shared out
+    # 2. As many levels as the rows suffice for become equal; the rest is shared out
     #    among them.
     raised = int(np.searchsorted(cost, rows, side="right"))
     for_each_level, remainder = divmod(rows - int(cost[raised - 1]), raised)

@@ -79,7 +79,7 @@ def spread(rows_before: Int64, shares: Int64, wanted: Int64, size: int) -> Int64
             free_slots[ascending_cells][::-1],
         )
 
-    # The heaviest source takes what is left.
+    # The heaviest source takes the rest.
     rows_taken[:, heaviest] = rows_before[heaviest]
     rows_taken[1:, heaviest] += np.cumsum(free_slots[:-1], axis=0)
     return rows_taken
@@ -184,8 +184,9 @@ class _Limits:
 def _round_to(
     lacking_rows: Int64, rows: Int64, limits: _Limits, surplus: Int64, divisors: Int64
 ) -> Int64:
-    """Change numbers of rows so that those of a source sum to a total, or come as close
-    to it as their limits allow.
+    """Change numbers of rows so that those of a source sum to a total.
+
+    They come as close to it as their limits allow.
 
     Lanes that are the furthest behind take one more, or those that are the furthest
     ahead one less, until the sum is right.

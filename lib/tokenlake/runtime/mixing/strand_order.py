@@ -1,5 +1,6 @@
-"""Order of one dataset in which every lane reads many row groups side by side, so that
-a batch comes from all of them.
+"""Order of one dataset in which every lane reads many row groups side by side.
+
+A batch therefore has rows of all of them.
 
 A row group is decoded as a whole. A lane that reads one row group after the other takes
 the neighbouring rows of a batch, and of the next batches, from the same row group: 256
@@ -58,8 +59,9 @@ _ROUNDS: Final = 4  # first word of the keys that permute the strands of a round
 
 @final
 class StrandOrder:
-    """Rows of a dataset, in a different order in every epoch; attributes and methods
-    are those of `EpochOrder`.
+    """Rows of a dataset, in a different order in every epoch.
+
+    Attributes and methods are those of `EpochOrder`.
 
     Args:
         group_rows: Rows of each row group as stored, int64[G]; row groups may be empty.
@@ -102,9 +104,7 @@ class StrandOrder:
 
     @property
     def window_rows(self) -> int:
-        """Mean number of places of a lane from the first row of a row group to its
-        last.
-        """
+        """Mean number of places from the first row of a row group to its last."""
         return self._of_strands.window_rows * self.strands
 
     @property
@@ -172,8 +172,9 @@ class StrandOrder:
         return self._of_strands.taken_between(epoch, first, last)
 
     def _mirrored(self, strand: Int64, row: Int64) -> Int64:
-        """Return numbers of rows of strands, of which odd ones are counted from the
-        end; its own inverse.
+        """Return row numbers of strands, where odd strands count from the end.
+
+        The function is its own inverse.
 
         Args:
             strand: Strands, int64[n].

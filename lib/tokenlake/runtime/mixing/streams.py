@@ -81,8 +81,9 @@ class RowStream(ABC):
     def place_of(
         self, source: int, epoch: int, group: Int64, row: Int64
     ) -> tuple[Int64, Int64]:
-        """Return the lane and the place of stored rows of a source in one of its
-        epochs; the inverse of :meth:`places`.
+        """Return the lane and the place of stored rows of a source in one epoch.
+
+        It is the inverse of :meth:`places`.
 
         Args:
             source: Index of the source.
@@ -105,8 +106,9 @@ class RowStream(ABC):
 
     @abstractmethod
     def drawn(self, start: int, size: int, rows: int) -> Int64:
-        """Return the number of rows of each source that each lane gave before a row of
-        a batch, int64[sources, lanes].
+        """Return the rows of each source that each lane gave, int64[sources, lanes].
+
+        Rows are counted up to a row of a batch.
 
         Args:
             start: Number of rows of the pass before the batch.
@@ -210,8 +212,9 @@ class MixtureStream(RowStream):
         self.orders = tuple(orders)
 
     def rows(self, start: int, stop: int) -> StreamRows:
-        """Return the stored rows at positions ``start .. stop``; ConfigError if a
-        position does not exist.
+        """Return the stored rows at positions ``start .. stop``.
+
+        A position that does not exist is a ConfigError.
         """
         # Part by part, which bounds the memory.
         parts: list[StreamRows] = []
@@ -304,8 +307,9 @@ class MixtureStream(RowStream):
 
 
 def source_order(name: str, group_rows: Int64, *, lanes: int, seed: int) -> EpochOrder:
-    """Return the order inside a source. It depends on the name, not on the place among
-    the sources.
+    """Return the order inside a source.
+
+    It depends on the name of the source, not on its index among the sources.
 
     Args:
         name: Name of the source.

@@ -1,5 +1,6 @@
-"""Order of one dataset that fits into memory: all rows of an epoch are permuted
-together, as if drawn by chance.
+"""Order of one dataset that fits into memory: an epoch's rows are permuted as a whole.
+
+The order looks as if it were drawn by chance.
 
 The order of an epoch has two steps:
 
@@ -35,8 +36,9 @@ _ROWS: Final = 5  # first word of the keys that permute all rows
 
 @final
 class UniformOrder:
-    """Rows of a dataset in a uniformly random order; attributes and methods are those
-    of `EpochOrder`.
+    """Rows of a dataset in a uniformly random order.
+
+    Attributes and methods are those of `EpochOrder`.
 
     Args:
         group_rows: Rows of each row group as stored, int64[G]; row groups may be empty.
@@ -67,8 +69,9 @@ class UniformOrder:
 
     @property
     def window_rows(self) -> int:
-        """Mean number of places of a lane from the first row of a row group to its
-        last: about all of them.
+        """Mean number of places from the first row of a row group to its last.
+
+        They are nearly all places of a lane.
         """
         return max(1, self.rows // self.lanes)
 

@@ -75,13 +75,14 @@ def _float_of(weight: Any) -> float:
 
 
 def check_weight_names(
-    what: str, names: Collection[str], keys: Collection[str]
+    option: str, names: Collection[str], keys: Collection[str]
 ) -> None:
-    """Raise ConfigError, with the nearest names, unless there is a weight for each
-    source and for nothing else.
+    """Raise ConfigError unless each source, and nothing else, has a weight.
+
+    The message has the nearest names.
 
     Args:
-        what: Key of the weights, for the message.
+        option: Key of the weights, for the message.
         names: Names of the sources.
         keys: Names that have a weight.
     """
@@ -94,7 +95,7 @@ def check_weight_names(
             problems.append(f"{key!r} is not a source{did_you_mean(key, names)}")
     if problems:
         raise ConfigError(
-            f"{what}: expected a weight for each of {', '.join(names)}, but {', '.join(problems)}"
+            f"{option}: expected a weight for each of {', '.join(names)}, but {', '.join(problems)}"
         )
 
 
@@ -108,8 +109,7 @@ def normalized(weights: Sequence[float]) -> tuple[Fraction, ...]:
 # A schedule with many changes needs all of its points at each change.
 @lru_cache(1 << 12)
 def in_units(weights: Sequence[Fraction]) -> tuple[int, ...]:
-    """Return weights that sum to 1 as whole numbers that sum to exactly
-    ``2**UNIT_BITS``.
+    """Return weights that sum to 1 as whole numbers that sum to ``2**UNIT_BITS``.
 
     All are rounded down; the units that are then missing go to the largest remainders,
     the first source first. A weight of 0 stays 0.

@@ -1,6 +1,4 @@
-"""Columns of rows of one length as matrices, and columns of bits with eight bits in
-a byte.
-"""
+"""Columns of rows of one length as matrices, and bits with eight in a byte."""
 
 from __future__ import annotations
 
@@ -14,8 +12,9 @@ from tokenlake.base.arrays import UInt8, values
 
 
 def matrix(batch: pa.RecordBatch, name: str) -> npt.NDArray[Any]:
-    """Return a column of rows of one length as [rows, length]; a view, except for a
-    column of bits.
+    """Return a column of rows of one length as [rows, length].
+
+    It is a view, except for a column of bits.
     """
     column: Any = batch.column(name)
     length = column.type.list_size
@@ -24,8 +23,9 @@ def matrix(batch: pa.RecordBatch, name: str) -> npt.NDArray[Any]:
 
 
 def bit_rows(batch: pa.RecordBatch, name: str) -> UInt8:
-    """Return a column of rows of bits of one length with eight bits in a byte:
-    uint8[rows, ceil(length / 8)].
+    """Return a column of rows of bits: uint8[rows, ceil(length / 8)].
+
+    Each byte holds eight bits. All rows have one length.
 
     It is a view of the column if rows are whole bytes.
     """
@@ -41,15 +41,17 @@ def bit_rows(batch: pa.RecordBatch, name: str) -> UInt8:
 
 
 def packed_bits(rows: npt.NDArray[np.bool_]) -> UInt8:
-    """Return rows of bits with eight bits in a byte, the first one lowest:
-    uint8[rows, ceil(length / 8)].
+    """Return rows of bits with eight in a byte: uint8[rows, ceil(length / 8)].
+
+    The first bit is the lowest.
     """
     return np.packbits(rows, axis=1, bitorder="little")
 
 
 def bit_array(rows: UInt8, length: int) -> Any:
-    """Return rows of bits as one Arrow array of booleans; a view if rows are whole
-    bytes.
+    """Return rows of bits as one Arrow array of booleans.
+
+    It is a view if rows are whole bytes.
 
     Args:
         rows: Bits as :func:`packed_bits` returns them.

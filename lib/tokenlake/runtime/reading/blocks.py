@@ -16,8 +16,9 @@ _PAGE_BYTES: Final = 1 << 12
 
 @final
 class Blocks:
-    """Pool of memory blocks, each used by one owner at a time. It may be used by
-    several threads.
+    """Pool of memory blocks, each used by one owner at a time.
+
+    Several threads may use the pool.
 
     The system provides new memory page by page, and each page is a fault at its first
     touch, which takes a tenth of the time of decoding a row group. A row group is

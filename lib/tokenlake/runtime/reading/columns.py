@@ -65,8 +65,9 @@ def fixed_numbers(
 
 
 def fixed_bits(chunk: memoryview, rows: int, length: int, seen: SeenLevels) -> Bools:
-    """Return a column of rows of one length, read-only bool[rows, length]; errors as
-    of :func:`fixed_numbers`.
+    """Return a column of rows of one length, read-only bool[rows, length].
+
+    Errors are those of :func:`fixed_numbers`.
     """
     parts: list[UInt8] = []
     at = 0

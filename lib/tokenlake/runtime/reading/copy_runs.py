@@ -22,8 +22,10 @@ def copy_runs(
     begin: Int64,
     lengths: Int64,
 ) -> None:
-    """Copy ``source[start[i] : start[i] + lengths[i]]`` to ``target[begin[i] :]`` for
-    each of n runs.
+    """Copy n runs of values from one array to another.
+
+    Run i is ``source[start[i] : start[i] + lengths[i]]``. It is copied to
+    ``target[begin[i] : begin[i] + lengths[i]]``.
 
     Args:
         source: Values to read.

@@ -157,8 +157,9 @@ def _collected(
 
 
 def _without_padding(batch: pa.RecordBatch, offsets: Int64) -> tuple[Int64, Int64]:
-    """Return begin and number of each row's ids without padding, which is at one end of
-    a row, int64[rows] both.
+    """Return begin and number of each row's ids without padding, int64[rows] both.
+
+    The padding is at one end of a row.
 
     Args:
         batch: Row group.

@@ -109,8 +109,9 @@ class GroupCache(Generic[K, T]):
         return self._groups.compute(key, lambda: self._decode_now(key)).value
 
     def hit(self, count: int) -> None:
-        """Count row groups that a caller found in :attr:`groups`; it must hold their
-        lock.
+        """Count row groups that a caller found in :attr:`groups`.
+
+        The caller must hold their lock.
         """
         self._counted_hits += count
 

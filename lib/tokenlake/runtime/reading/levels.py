@@ -27,9 +27,7 @@ _MOST_KNOWN: Final = 128  # levels that are remembered
 
 
 class Unfamiliar(Exception):
-    """Bytes that may be valid Parquet, but have another layout than that of our
-    writers.
-    """
+    """Bytes that may be valid Parquet, but have another layout than ours."""
 
 
 class PageLevels(Protocol):
@@ -53,8 +51,9 @@ class PageLevels(Protocol):
 
 @final
 class SeenLevels:
-    """Check of the levels of rows of one length. Levels that were correct once are
-    recognized by their bytes.
+    """Check of the levels of rows of one length.
+
+    Levels that were correct once are recognized by their bytes.
 
     Args:
         length: Number of values of a row.
@@ -139,15 +138,17 @@ def decode_levels(data: bytes, count: int) -> UInt8:
 
 
 def is_all_ones(data: bytes, count: int) -> bool:
-    """Return whether all stored levels are 1; the errors are those of
-    :func:`decode_levels`.
+    """Return whether all stored levels are 1.
+
+    The errors are those of :func:`decode_levels`.
     """
     return bool(decode_levels(data, count).all())
 
 
 def read_run_head(data: bytes, at: int) -> tuple[int, int]:
-    """Return the head of the run at byte `at`, and the offset after it; Unfamiliar
-    if the head is cut off.
+    """Return the head of the run at byte `at`, and the offset after it.
+
+    Unfamiliar is raised if the head is cut off.
     """
     try:
         return read_unsigned(data, at)

@@ -109,8 +109,9 @@ class PackedGroup:
         self._attention: dict[int | None, list[int]] = {}
 
     def attention(self, within: int | None) -> list[int]:
-        """Return the cost of attention inside segments for each row, n numbers; see
-        :func:`attention`.
+        """Return the cost of attention inside segments for each row, n numbers.
+
+        See :func:`attention`.
         """
         if within not in self._attention:
             assert self.segments is not None
@@ -120,8 +121,9 @@ class PackedGroup:
 
     @classmethod
     def of(cls, batch: pa.RecordBatch, length: int) -> Self:
-        """View the columns of a batch; ValueError unless they are those of packed
-        rows of `length` ids.
+        """View the columns of a batch of packed rows.
+
+        ValueError unless all rows are packed and have `length` ids.
         """
         ids = _matrix(batch, IDS, pa.int32(), length)
         segments: Ragged | None = None
@@ -173,8 +175,9 @@ def segments_of(groups: Sequence[PackedGroup], group: Int64, row: Int64) -> Ragg
 
 
 def attention(lengths: Int32 | Int64, offsets: Int64, within: int | None) -> Int64:
-    """Return the cost of attention inside segments for each row: the sum of their
-    squared lengths, int64[n].
+    """Return the cost of attention inside segments for each row, int64[n].
+
+    It is the sum of the squared lengths of the segments.
 
     Example: a row of segments of 3 and 2 ids costs 9 + 4 = 13.
 
@@ -222,8 +225,9 @@ def check_segments(segments: Ragged, rows: int, length: int) -> None:
 def _matrix(
     batch: pa.RecordBatch, name: str, kind: pa.DataType, length: int
 ) -> npt.NDArray[Any]:
-    """Return a column of rows of one length, [rows, length]; ValueError if it has
-    another type or nulls.
+    """Return a column of rows of one length, [rows, length].
+
+    ValueError if it has another type or nulls.
     """
     # Row lengths and types come from the file: they are compared before values are
     # viewed as a matrix.
@@ -384,8 +388,9 @@ def _chunks(
 def _bytes_of(
     source: ShardBytes, chunks: dict[str, ColumnChunk]
 ) -> dict[str, memoryview]:
-    """Return the bytes of column chunks by name; those that lie close together are
-    read at once.
+    """Return the bytes of column chunks by name.
+
+    Chunks that lie close together are read at once.
     """
     # 1. Column chunks in the order of the file, in groups without large gaps.
     groups: list[list[str]] = []

@@ -123,8 +123,7 @@ def _segments_of(wanted: WantedGroup) -> pa.RecordBatch:
 def _loss_bits_of(
     wanted: WantedGroup, segments: pa.RecordBatch, ids: Int32, bos_id: int | None
 ) -> UInt8:
-    """Return the ids of the wanted rows that count toward the loss, as bits: uint8[m,
-    ceil(length / 8)].
+    """Return the ids that count toward the loss, as bits: uint8[m, ceil(length / 8)].
 
     Where the dataset stores no loss mask, all ids of segments count, except the BOS
     that begins a document.

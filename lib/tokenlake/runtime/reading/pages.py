@@ -65,8 +65,9 @@ class DecodedPage(NamedTuple):
 
     @property
     def numbers(self) -> Ids:
-        """Values of a page of 32-bit integers: int32[values], or uint16[values]
-        where they are stored as indices.
+        """Values of a page of 32-bit integers.
+
+        They are int32[values], or uint16[values] where they are stored as indices.
         """
         return np.frombuffer(self.data, "<u2" if self.indices else "<i4", self.values)
 
@@ -154,8 +155,9 @@ def stored_body(chunk: memoryview, header: PageHeader) -> memoryview:
 
 
 def _entries_of_identity(stored: bytes, header: PageHeader) -> int:
-    """Return the number of entries of a dictionary in which each entry is its own
-    index.
+    """Return the number of entries of an identity dictionary.
+
+    In it each entry is its own index.
     """
     # Our writers store a dictionary in which entry i is i: indices are the ids, and need
     # no look-up.
@@ -230,8 +232,9 @@ def _decoded(
 
 
 def _levels_at(body: memoryview, at: int) -> tuple[bytes, int]:
-    """Return the levels at an offset, before which their length stands in four
-    bytes, and the offset after them.
+    """Return the levels at an offset, and the offset after them.
+
+    Before the levels their length stands in four bytes.
     """
     begin = at + 4
     end = begin + int.from_bytes(body[at:begin], "little")

@@ -1,5 +1,4 @@
-"""Row groups of datasets whose rows have many lengths: documents, padded or not, and
-preferences.
+"""Row groups of rows of many lengths: documents, padded or not, and preferences.
 
 A row consists of *runs* of ids. A row of kind tokens has one run, without a name. A row
 of kind preference has the prompt, and each answer with its prompt before it, however
@@ -161,8 +160,9 @@ class ListColumns(Protocol):
         ...
 
     def list_values(self, group: int, column: str, values: int) -> npt.NDArray[Any]:
-        """Return the values of a row group's lists, `values` of them, one list after
-        the other.
+        """Return the values of a row group's lists, one list after the other.
+
+        There are `values` of them.
         """
         ...
 
@@ -173,8 +173,9 @@ class ListColumns(Protocol):
 
 @final
 class RaggedRows:
-    """Rows of a split, by row group, and their lengths, which are read once. It may be
-    used by several threads.
+    """Rows of a split, by row group, and their lengths.
+
+    The lengths are read once. Several threads may use the object.
 
     Args:
         stored: Stored columns.
@@ -207,9 +208,7 @@ class RaggedRows:
         )
 
     def lengths(self, column: str) -> Lengths:
-        """Return the number of ids of each row in a column without padding,
-        unsigned[rows].
-        """
+        """Return the number of ids of each row without padding, unsigned[rows]."""
         if column == IDS and self._is_padded:
             _, lengths = self._begins_and_lengths
             return lengths
@@ -255,8 +254,9 @@ class RaggedRows:
 
     @cached_property
     def _begins_and_lengths(self) -> tuple[Lengths, Lengths]:
-        """Number of padding ids before each row's own ids, and number of its own
-        ids, unsigned[rows] both.
+        """Numbers of padding ids before each row, and of its own ids.
+
+        Both are unsigned[rows].
         """
         # Row group by row group: the masks of all rows would be as large as their ids.
         stored_lengths = self._stored.list_lengths(MASK).astype(np.int64)
@@ -274,8 +274,9 @@ class RaggedRows:
     def _without_padding(
         self, group: int, stored_lengths: Int64
     ) -> tuple[Int64, Int64]:
-        """Return the begin of each row's own ids in its stored ids, and their
-        number, int64[rows] both.
+        """Return begin and number of each row's own ids, int64[rows] both.
+
+        The begin counts the stored ids.
         """
         # The mask is 1 for a row's own ids: their running sum gives their number in any
         # range of stored ids.
@@ -292,8 +293,9 @@ class RaggedRows:
 
 
 def list_lengths(chunk: memoryview, values: int) -> Int64:
-    """Return the number of values of each list of a column chunk, int64[n]. All
-    checksums of pages are verified.
+    """Return the number of values of each list of a column chunk, int64[n].
+
+    All checksums of pages are verified.
 
     Args:
         chunk: Bytes of the column chunk.
@@ -372,8 +374,9 @@ def list_values(
 
 
 def narrowest(lengths: Int64) -> Lengths:
-    """Return lengths as uint16[n] if all fit, otherwise as uint32[n]: there may be
-    10^8 of them.
+    """Return lengths as uint16[n] if all fit, otherwise as uint32[n].
+
+    There may be 10^8 of them.
     """
     if not len(lengths) or lengths.max() < 1 << 16:
         return lengths.astype(np.uint16)

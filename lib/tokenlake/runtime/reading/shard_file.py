@@ -168,8 +168,9 @@ class Footer:
 
 
 def _footer_bytes(source: ShardBytes) -> bytes:
-    """Return the end of a file: the footer's Thrift, its length in four bytes,
-    ``PAR1``.
+    """Return the end of a file: the footer's Thrift, its length, and ``PAR1``.
+
+    The length has four bytes.
     """
     # One read is enough for most footers; a longer one is read again as a whole.
     file_size = source.size
@@ -262,8 +263,9 @@ def _facts_of_group(group: Struct) -> list[_ChunkFacts]:
 
 
 def _check_places(begin: Int64, size: Int64, end: int) -> None:
-    """Raise ValueError unless column chunks follow each other from the first byte on,
-    as writers lay them out.
+    """Raise ValueError unless column chunks follow each other from the first byte on.
+
+    This is how writers lay them out.
 
     Otherwise a flipped bit in a footer could lead from one valid page to another.
 
@@ -293,8 +295,9 @@ def _check_places(begin: Int64, size: Int64, end: int) -> None:
 
 @final
 class ShardBytes:
-    """Bytes of an open shard. It may be used by several threads, and is closed when
-    nobody refers to it any more.
+    """Bytes of an open shard, which several threads may use.
+
+    It is closed when nobody refers to it any more.
 
     Args:
         stream: Stream that :meth:`tokenlake.runtime.store.base.ReadStore.open` returns.
@@ -351,8 +354,9 @@ class ShardBytes:
         return known_footer
 
     def parquet(self) -> ShardFile:
-        """Return the shard as a Parquet file for one thread; Arrow parses its footer
-        the first time.
+        """Return the shard as a Parquet file for one thread.
+
+        Arrow parses the footer the first time.
         """
         file = ShardFile(self, self._metadata)
         self._metadata = file.metadata
@@ -360,8 +364,9 @@ class ShardBytes:
 
 
 def _positional_reader(stream: BinaryIO) -> Callable[[int, int], bytes]:
-    """Return a function of an offset and a size that returns bytes; any number of
-    threads may call it.
+    """Return a function of an offset and a size that returns bytes.
+
+    Any number of threads may call it.
     """
     read_at: Callable[[int, int], bytes] | None = getattr(stream, "read_at", None)
     if read_at is not None:
@@ -433,8 +438,9 @@ class ShardFile(pq.ParquetFile):
         use_threads: bool = False,
         use_pandas_metadata: bool = False,
     ) -> pa.Table:
-        """Decode row groups together; the errors are those of
-        :meth:`read_row_group`.
+        """Decode row groups together.
+
+        The errors are those of :meth:`read_row_group`.
         """
         groups = list(row_groups)
         self._check_decoded_size(groups)
@@ -452,8 +458,9 @@ class ShardFile(pq.ParquetFile):
     iter_batches = read
 
     def _check_decoded_size(self, groups: Sequence[int]) -> None:
-        """Raise ValueError if a row group does not exist, or decodes to far more
-        bytes than it has.
+        """Raise ValueError if a row group is missing or decodes to too many bytes.
+
+        The limit depends on the bytes that the row group has in the file.
         """
         # Arrow allocates the decoded size that headers state. A few bytes could claim
         # any number, so that the sizes are compared first.
@@ -488,8 +495,9 @@ class ShardFile(pq.ParquetFile):
 
 @final
 class _HeaderWindow:
-    """Bytes of a file, read a little further than requested: the small columns of a
-    row group lie together.
+    """Bytes of a file, read a little further than requested.
+
+    The small columns of a row group lie together.
     """
 
     def __init__(self, source: ShardBytes) -> None:
@@ -569,8 +577,9 @@ class OpenShards:
         return source
 
     def with_footer(self, shard: int) -> tuple[ShardBytes, Footer]:
-        """Return an open shard and its footer, which is parsed once, however often the
-        shard is opened.
+        """Return an open shard and its footer.
+
+        The footer is parsed once, however often the shard is opened.
 
         Raises:
             ValueError: The footer is missing or invalid.
@@ -580,8 +589,9 @@ class OpenShards:
         return source, source.footer
 
     def close(self, shard: int | None = None) -> None:
-        """Release one shard, or all for None; a thread that reads one at the moment
-        reads on.
+        """Release one shard, or all for None.
+
+        A thread that reads a shard at the moment reads on.
         """
         with self._lock:
             if shard is None:
@@ -591,8 +601,9 @@ class OpenShards:
 
 
 def one_batch(table: pa.Table) -> pa.RecordBatch:
-    """Return a table as one batch, without a copy if its columns are in one piece,
-    as those of a row group are.
+    """Return a table as one batch.
+
+    Nothing is copied if its columns are in one piece, as those of a row group are.
     """
     batches = table.to_batches()
     if len(batches) == 1:

@@ -1,5 +1,6 @@
-"""Columns of a version's shards: their schema by the manifest, and checks of decoded
-row groups against it.
+"""Columns of a version's shards: schema, and checks of decoded row groups.
+
+The schema is that of the manifest.
 
 Pages have checksums; their headers and the footer have none, and Arrow believes both. A
 flipped bit in one of them turns the same bytes into other types, or drops the last
@@ -25,8 +26,9 @@ from tokenlake.runtime.store.manifest import Manifest
 
 
 def stored_schema(manifest: Manifest) -> pa.Schema:
-    """Return the columns that shards of a version have by its manifest; shards may
-    have other columns too.
+    """Return the columns that shards of a version have by its manifest.
+
+    Shards may have other columns too.
     """
     # Columns that shards have, and fields kept of the input.
     build = manifest.config.get("build", {})
@@ -62,8 +64,9 @@ def id_columns(manifest: Manifest) -> tuple[str, ...]:
 
 
 def id_limit(manifest: Manifest) -> int:
-    """Return one more than the largest id of the version's tokenizers; the limit of
-    int32 if one does not state it.
+    """Return one more than the largest id of the version's tokenizers.
+
+    It is the limit of int32 if a tokenizer does not state its own.
     """
     sizes = [int(facts.get("vocab_size", 0)) for facts in manifest.tokenizer.values()]
     if not sizes or min(sizes) <= 0:
@@ -72,16 +75,18 @@ def id_limit(manifest: Manifest) -> int:
 
 
 def runs(batch: pa.RecordBatch, name: str) -> tuple[Any, Int64]:
-    """Return the values of a list column as an Arrow array, and their offsets by
-    row, int64[rows + 1].
+    """Return the values of a list column, and their offsets by row, int64[rows + 1].
+
+    The values are an Arrow array.
     """
     column: Any = batch.column(name)
     return column.values, values(column.offsets).astype(np.int64)
 
 
 def check_types(schema: pa.Schema, expected: pa.Schema) -> None:
-    """Raise ValueError if a column has another type than by the manifest, or may hold
-    nulls.
+    """Raise ValueError if a column has a wrong type, or may hold nulls.
+
+    The manifest states the type.
 
     Args:
         schema: Columns of a decoded row group.
@@ -109,8 +114,7 @@ def _shown(field: Any) -> str:
 
 
 def check_values(batch: pa.RecordBatch, expected: npt.NDArray[np.int64]) -> None:
-    """Raise ValueError unless the columns of a whole row group hold as many values as
-    its footer says.
+    """Raise ValueError unless a row group holds as many values as its footer says.
 
     Args:
         batch: Decoded row group, all columns.
@@ -129,8 +133,9 @@ def check_values(batch: pa.RecordBatch, expected: npt.NDArray[np.int64]) -> None
 
 
 def _counts_of_leaves(array: Any, empty_above: int) -> list[int]:
-    """Return the number of values of each leaf below an array, in the order of the
-    schema.
+    """Return the number of values of each leaf below an array.
+
+    Leaves are in the order of the schema.
 
     Args:
         array: Column, or values of one.

@@ -1,5 +1,6 @@
-"""Limit on the memory that a few stored bytes may decode to: protection against
-decompression bombs.
+"""Limit on the memory that a few stored bytes may decode to.
+
+It protects against decompression bombs.
 """
 
 from __future__ import annotations

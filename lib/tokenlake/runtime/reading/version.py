@@ -173,9 +173,7 @@ class StoredRows:
         return any("loss_mask" in shard.logical for shard in self._shards)
 
     def shard_of(self, group: int) -> tuple[ShardEntry, int]:
-        """Return the shard that contains a row group, and the row group's index in
-        it.
-        """
+        """Return the shard of a row group, and the row group's index in it."""
         shard, index = self._place(group)
         return self._shards[shard], index
 
@@ -185,8 +183,9 @@ class StoredRows:
         return int(self._first_rows[group])
 
     def group_of(self, rows: Int64) -> tuple[Int64, Int64]:
-        """Return the row group and the row in it of rows counted over the split,
-        int64[n] both.
+        """Return the row group of each row of the split, and its index in it.
+
+        Both are int64[n].
         """
         if len(rows) and not (rows.min() >= 0 and rows.max() < self.rows):
             raise ConfigError(
@@ -196,8 +195,9 @@ class StoredRows:
         return group, rows - self._first_rows[group]
 
     def ranges(self, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
-        """Yield (row group, first row in it, end in it) for rows ``start .. stop``,
-        fewer if the split ends before.
+        """Yield (row group, first row in it, end in it) for rows ``start .. stop``.
+
+        They are fewer if the split ends before.
         """
         # Row group by row group: the first range may begin, and the last end, inside one.
         end = min(stop, self.rows)
@@ -248,8 +248,9 @@ class StoredRows:
         return batch
 
     def _check_rows(self, batch: pa.RecordBatch) -> None:
-        """Raise ValueError if an id is not one of the tokenizer, or the segments do
-        not fit their rows.
+        """Raise ValueError if an id or the segments of a row are invalid.
+
+        An id must be one of the tokenizer, and segments must fit their rows.
         """
         for name in self._id_columns:
             if name in batch.schema.names:
@@ -273,8 +274,9 @@ class StoredRows:
     def packed(
         self, group: int, *, loss_mask: bool, segments: bool = True
     ) -> PackedGroup:
-        """Decode the parts of a row group of a packed dataset that a batch needs. All
-        checksums are verified.
+        """Decode the parts of a packed row group that a batch needs.
+
+        All checksums are verified.
 
         Args:
             group: Row group, 0 to G - 1.
@@ -325,8 +327,9 @@ class StoredRows:
         return RaggedRows(self, has_loss_mask=self.has_loss_mask)
 
     def list_lengths(self, column: str) -> Lengths:
-        """Return the number of values of each row's list, of all rows: uint16[rows], or
-        uint32 if one is longer.
+        """Return the number of values of each row's list, of all rows.
+
+        It is uint16[rows], or uint32 if one is longer.
 
         The column is read once, which takes some 3 us a row; two or four bytes a row
         are kept.
@@ -352,9 +355,7 @@ class StoredRows:
             return self._lengths[column]
 
     def _lengths_of_group(self, group: int, column: str) -> Int64:
-        """Return the number of values of each row's list in a row group,
-        int64[rows].
-        """
+        """Return the lengths of the lists of a row group, int64[rows]."""
         # Only the levels of the pages are needed, without their values. Another layout
         # is read through Arrow.
         lengths = self._read_directly(
@@ -367,8 +368,7 @@ class StoredRows:
         return lengths
 
     def list_values(self, group: int, column: str, values: int) -> npt.NDArray[Any]:
-        """Return the values of the lists of a column in a row group, one list after the
-        other.
+        """Return the values of a row group's lists, one list after the other.
 
         Args:
             group: Row group, 0 to G - 1.
@@ -402,8 +402,7 @@ class StoredRows:
         column: str,
         decode: Callable[[memoryview, ColumnChunk], npt.NDArray[Any] | None],
     ) -> npt.NDArray[Any] | None:
-        """Return the decoded pages of a list column; None if they have another layout
-        than that of our writers.
+        """Return the decoded pages of a list column; None for another layout than ours.
 
         Args:
             group: Row group, 0 to G - 1.
@@ -426,8 +425,9 @@ class StoredRows:
         return self._checked(shard, f"row group {index}", read)
 
     def _check_count(self, group: int, count: int, expected: int, noun: str) -> None:
-        """Raise IntegrityError unless a row group holds the expected number of rows
-        or values.
+        """Raise IntegrityError unless a row group has the expected number of values.
+
+        They are rows or values of lists.
         """
         if count != expected:
             shard, index = self._place(group)
@@ -436,23 +436,26 @@ class StoredRows:
             )
 
     def flags(self, group: int, column: str) -> Bools:
-        """Return a column of booleans of a row group, bool[rows]; the errors are
-        those of :meth:`read`.
+        """Return a column of booleans of a row group, bool[rows].
+
+        The errors are those of :meth:`read`.
         """
         return values(self.read(group, [column]).column(column)).astype(np.bool_)
 
     @property
     def through_arrow(self) -> tuple[str, ...]:
-        """Paths of the shards with another layout than ours, which :meth:`packed`
-        reads more slowly.
+        """Paths of the shards with another layout than ours.
+
+        :meth:`packed` reads them more slowly.
         """
         return tuple(
             self._shards[shard].path for shard in sorted(self._packed.through_arrow)
         )
 
     def bytes_of(self, group: int) -> int:
-        """Return the number of bytes of a row group in its file (compressed); the
-        footer of the file is read once.
+        """Return the number of (compressed) bytes of a row group in its file.
+
+        The footer of the file is read once.
         """
         shard, index = self._place(group)
         sizes = self._checked(
@@ -475,9 +478,7 @@ class StoredRows:
         self.close()
 
     def _place(self, group: int) -> tuple[int, int]:
-        """Return the number of the shard that contains a row group, and the row
-        group's index in it.
-        """
+        """Return the number of a row group's shard, and the row group's index in it."""
         if not 0 <= group < len(self.group_rows):
             raise ConfigError(
                 f"{self.name} has row groups 0 to {len(self.group_rows) - 1}, not {group}"

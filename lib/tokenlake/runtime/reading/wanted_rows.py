@@ -100,8 +100,9 @@ def wanted_groups(
 
 
 def check_kind(sources: Sequence[StoredRows], kind: Kind) -> None:
-    """Raise ConfigError unless all datasets, at least one, are of a kind and have
-    rows of one length.
+    """Raise ConfigError unless all datasets are of a kind and have rows of one length.
+
+    At least one dataset is needed.
     """
     kinds = {rows.manifest.kind for rows in sources}
     widths = {rows.manifest.width for rows in sources}
