@@ -94,9 +94,7 @@ def mixture_parts(
 
 
 def divisor_of(lanes: int, most: int) -> int:
-    """Return the largest divisor of a number of lanes that is at most `most`, and at
-    least 1.
-    """
+    """Return the largest divisor of a number of lanes, from 1 to `most`."""
     return max(number for number in range(1, max(1, most) + 1) if lanes % number == 0)
 
 
@@ -145,8 +143,9 @@ def _bucket_stream(
 
 
 def _apportion(rows: int, weights: Sequence[float]) -> list[int]:
-    """Divide rows by weights into whole numbers: those nearest to the next whole
-    number are rounded up.
+    """Divide rows by weights into whole numbers.
+
+    Shares nearest to the next whole number are rounded up.
     """
     exact = [rows * weight / sum(weights) for weight in weights]
     counts = [int(number) for number in exact]

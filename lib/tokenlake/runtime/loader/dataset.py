@@ -1,5 +1,6 @@
-"""A split of a stored version, opened by its path or URL: rows by number, manifest
-and tokenizer.
+"""A split of a stored version: rows by number, manifest and tokenizer.
+
+It is opened by the path or URL of the version.
 """
 
 from __future__ import annotations
@@ -49,10 +50,10 @@ _NAMES_SHOWN: Final = 20
 
 @final
 class Dataset:
-    """One split of a committed version. Opening it reads the manifest and no other
-    file.
+    """One split of a committed version.
 
-    Several threads may use it. Up to 64 MiB of decoded rows are kept in memory.
+    Opening it reads the manifest and no other file. Several threads may use it. Up to
+    64 MiB of decoded rows are kept in memory.
 
     Args:
         store: Store that holds the version.
@@ -121,10 +122,10 @@ class Dataset:
 
     @property
     def vocab_size(self) -> int:
-        """Largest id of the tokenizer plus one, added tokens included: the number of
-        rows of an embedding.
+        """Size of the vocabulary, added tokens included: rows of an embedding.
 
-        It is read from the manifest and needs no package.
+        It is the largest id of the tokenizer plus one. It is read from the manifest and
+        needs no package.
 
         Raises:
             NotFoundError: The manifest does not name a tokenizer.
@@ -212,8 +213,9 @@ class Dataset:
     @overload
     def __getitem__(self, index: slice) -> Batch: ...
     def __getitem__(self, index: int | slice) -> dict[str, Any]:
-        """Return one row (arrays of shape (L,)) or a range of rows (arrays of shape (n,
-        L)).
+        """Return one row or a range of rows, as arrays.
+
+        The arrays of a row have the shape (L,), and those of n rows (n, L).
 
         A row that is not packed is a dict of the stored values; for ranges of such rows
         use :meth:`read`.
@@ -266,8 +268,9 @@ class Dataset:
         )
 
     def read(self, start: int, stop: int) -> pa.Table:
-        """Return rows `start` to `stop` - 1 as they are stored; fewer where the
-        split ends.
+        """Return rows `start` to `stop` - 1 as they are stored.
+
+        There are fewer where the split ends.
         """
         # Slices share the memory of the decoded row groups.
         parts: list[pa.RecordBatch] = []
@@ -328,8 +331,7 @@ class Dataset:
         rename: Mapping[str, str] | None = None,
         cache_dir: str | os.PathLike[str] | None = None,
     ) -> Any:
-        """Return all rows as a ``datasets.Dataset``, memory-mapped, in the order in
-        which they are stored.
+        """Return all rows, in stored order, as a memory-mapped ``datasets.Dataset``.
 
         ::
 
@@ -498,8 +500,9 @@ def open(
 
 
 def _missing_folder(place: str) -> str:
-    """Return a message that names the missing folder and similar ones; "" if the
-    store is a folder, or remote.
+    """Return a message that names the missing folder and similar ones.
+
+    It is "" if the store is a folder, or remote.
     """
     # Name the first folder of the path that is missing: the error is usually there.
     folder = Path(place).expanduser().absolute()
@@ -519,8 +522,9 @@ def _missing_folder(place: str) -> str:
 
 
 def _datasets_inside(where: str, options: Mapping[str, Any] | None) -> str:
-    """Return a message that lists the datasets of a store; "" if the address is not
-    a store, or cannot be listed.
+    """Return a message that lists the datasets of a store.
+
+    It is "" if the address is not a store, or cannot be listed.
     """
     datasets: list[str] = []
     with suppress(TokenlakeError):

@@ -1,8 +1,8 @@
-"""All rows of a split as a ``datasets.Dataset``: one Arrow file for each shard, written
-once and hashed at every use.
+"""All rows of a split as a ``datasets.Dataset``, over Arrow files.
 
-The name of a file is a hash of everything that decides its contents: the shard's hash,
-the columns and their names, the padding id and the format of this module. A second file
+There is one Arrow file for each shard, written once and hashed at every use. The name
+of a file is a hash of everything that decides its contents: the shard's hash, the
+columns and their names, the padding id and the format of this module. A second file
 holds the hash of its bytes.
 """
 
@@ -75,8 +75,9 @@ def to_hf(
     rename: Mapping[str, str] | None = None,
     cache_dir: str | os.PathLike[str] | None = None,
 ) -> datasets.Dataset:
-    """Return all rows of a split, memory-mapped; see
-    :meth:`tokenlake.runtime.loader.dataset.Dataset.to_hf`.
+    """Return all rows of a split, memory-mapped.
+
+    :meth:`tokenlake.runtime.loader.dataset.Dataset.to_hf` explains it.
     """
     hf = import_datasets()
     hf_columns = HfColumns.of(rows, columns, rename)
@@ -200,14 +201,13 @@ class HfColumns:
 
     @property
     def ours(self) -> tuple[str, ...]:
-        """Names of the columns of our batches from which these are computed, each
-        once.
-        """
+        """Names of our batches' columns from which these are computed, each once."""
         return tuple(dict.fromkeys(self._our_column(name) for name, _ in self.names))
 
     def of_batch(self, batch: Batch, *, wide_labels: bool) -> dict[str, Any]:
-        """Return the columns, computed from one of our batches, by their names in the
-        dataset.
+        """Return the columns, by their names in the dataset.
+
+        They are computed from one of our batches.
 
         Args:
             batch: Batch with the columns :attr:`ours`.
@@ -225,9 +225,7 @@ class HfColumns:
         return columns
 
     def _our_column(self, name: str) -> str:
-        """Return the name of the column of our batches from which a column is
-        computed.
-        """
+        """Return the column of our batches from which a column is computed."""
         if self.rows == "padded" and name.endswith("attention_mask"):
             return name
         return _OUR_COLUMNS.get(name, name)
@@ -240,8 +238,9 @@ def _arrow_file(
     shard: ShardEntry,
     groups: Iterable[int],
 ) -> Path:
-    """Return the path of a shard's file in Arrow's streaming format. It is written if
-    it is missing or damaged.
+    """Return the path of a shard's file in Arrow's streaming format.
+
+    The file is written if it is missing or damaged.
 
     Args:
         rows: Rows of the split.

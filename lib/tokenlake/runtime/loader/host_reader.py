@@ -1,6 +1,4 @@
-"""Reader of one host: the plan of all hosts, the rows that this host needs, and the
-assembler of its batches.
-"""
+"""Reader of one host: plan of all hosts, rows of this host, and its assembler."""
 
 from __future__ import annotations
 
@@ -154,12 +152,12 @@ class HostReader:
         )
 
     def replaying(self, state: Mapping[str, Any]) -> HostReader:
-        """Return a reader that resumes from a state; itself if the plan is already that
-        of the state.
+        """Return a reader that resumes from a state.
 
-        A mixture gets the weights that a trainer had set before the state. A dataset
-        gets the order of the state, unless the options request one: the default order
-        depends on the release and on the memory.
+        It is this reader if the plan is already that of the state. A mixture gets the
+        weights that a trainer had set before the state. A dataset gets the order of the
+        state, unless the options request one: the default order depends on the release
+        and on the memory.
         """
         if not isinstance(state, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
             return self
@@ -186,8 +184,9 @@ class HostReader:
         return replace(self, plan=BatchPlan(self.plan.data, self.plan.options, form))
 
     def _mixed_as(self, mixture: Mixture) -> HostReader:
-        """Return a reader of the same sources with other weights. The lanes stay,
-        which the weights would change.
+        """Return a reader of the same sources with other weights.
+
+        The lanes stay, which the weights would change.
         """
         options = replace(self.plan.options, lanes=self.plan.lanes)
         return replace(self, plan=BatchPlan(mixture, options))
@@ -269,8 +268,9 @@ def _plan_in_parts(plan: BatchPlan, parts: int, form: OrderForm | None) -> Batch
 def shared_reader(
     data: Dataset | Mixture, options: LoaderOptions, form: OrderForm | None = None
 ) -> PerProcess[HostReader]:
-    """Return a reader that every process opens for itself. It can be pickled and
-    forked.
+    """Return a reader that every process opens for itself.
+
+    It can be pickled and forked.
 
     Args:
         data: Dataset or mixture to read.
@@ -288,8 +288,9 @@ def shared_reader(
 def _open_copy(
     data: Dataset | Mixture, options: LoaderOptions, form: OrderForm | None
 ) -> HostReader:
-    """Return a reader of a copy of the data. A copied dataset has its own files and
-    cache.
+    """Return a reader of a copy of the data.
+
+    A copied dataset has its own files and cache.
     """
     # A process must not share open files and locks with the one that it was forked
     # from.

@@ -92,8 +92,9 @@ class Placement:
             self._check_layout(layout)
 
     def wanted(self, size: int) -> Int64:
-        """Return the rows of a batch of `size` rows that this host needs, ascending,
-        int64[m].
+        """Return the rows of a batch that this host needs, ascending, int64[m].
+
+        The batch has `size` rows over all hosts.
         """
         return self._rows_of_size[size].wanted
 
@@ -128,8 +129,9 @@ class Placement:
         *,
         names: tuple[str, ...],
     ) -> dict[str, Any]:
-        """Return the columns of a batch as global arrays, which the devices compute;
-        see :meth:`computes_columns`.
+        """Return the columns of a batch, computed by devices, as global arrays.
+
+        :meth:`computes_columns` tells whether they can.
 
         Args:
             batch: Bytes of the batch under the name
@@ -149,12 +151,12 @@ class Placement:
     def place(
         self, columns: Mapping[str, npt.NDArray[Any]], size: int
     ) -> dict[str, Any]:
-        """Return the columns of a batch as global arrays, which may still be on their
-        way to the devices.
+        """Return the columns of a batch as global arrays.
 
-        Columns of shape (m, L) become global arrays of shape (size, L). Columns with
-        one value per row, of shape (m,), become (size,). Flat columns become (size *
-        L,), and columns with one entry for each part of the rows (parts, ...).
+        They may still be on their way to the devices. Columns of shape (m, L) become
+        global arrays of shape (size, L). Columns with one value per row, of shape (m,),
+        become (size,). Flat columns become (size * L,), and columns with one entry for
+        each part of the rows (parts, ...).
 
         Devices of a CPU may share the memory of the host's arrays; they hold a
         reference to it then.
@@ -208,8 +210,9 @@ class Placement:
 
     @cached_property
     def _sharding_of_arithmetic(self) -> jax.sharding.Sharding:
-        """The sharding, over axes of which arithmetic may be written without naming
-        shardings.
+        """The sharding, over axes of type ``Auto``.
+
+        Arithmetic over these may be written without naming shardings.
         """
         sharding = self._sharding
         if not isinstance(sharding, jax.sharding.NamedSharding):
@@ -233,8 +236,9 @@ class Placement:
         return self._sharding
 
     def _host_rows(self, size: int) -> _HostRows:
-        """Return the rows of a batch of `size` rows that the devices of this host
-        need.
+        """Return the rows of a batch that the devices of this host need.
+
+        The batch has `size` rows over all hosts.
         """
         self._check_shapes(size)
         shape = (size, self._lengths[0])
@@ -273,8 +277,9 @@ class Placement:
             )
 
     def _check_shapes(self, size: int) -> None:
-        """Raise ConfigError where the sharding cannot divide batches of `size` rows,
-        or rows of a length.
+        """Raise ConfigError where the sharding cannot divide batches of `size` rows.
+
+        The lengths of rows are checked, too.
         """
         row_parts = _parts(self._sharding, 0, self._devices)
         id_parts = _parts(self._sharding, 1, self._devices)

@@ -39,8 +39,9 @@ _ROWS_IN_MESSAGE: Final = 3
 @final
 @dataclass(frozen=True, slots=True)
 class TruncationCount:
-    """Rows that are longer than a batch can be, and the ids that are cut, counted once
-    over all datasets.
+    """Rows that are longer than a batch can be, and the ids that are cut.
+
+    They are counted once over all datasets.
 
     Attributes:
         rows: Number of rows that are cut.
@@ -100,8 +101,9 @@ class LengthIndex:
         )
 
     def longest_of(self, rows: StreamRows) -> int:
-        """Return the length that a batch of these rows needs; 0 if there are no
-        rows.
+        """Return the length that a batch of these rows needs.
+
+        It is 0 if there are no rows.
         """
         # Number of each row over all datasets: that of the first row of its row group,
         # and the row's index in it.
@@ -118,18 +120,14 @@ class LengthIndex:
         return sum(others, first)
 
     def lengths(self, rows: Int64 | slice) -> Int64:
-        """Return the length of the longest run of each row, after truncation,
-        int64[n].
-        """
+        """Return the length of each row's longest run after truncation, int64[n]."""
         lengths = self.whole(rows)
         if self._padding.longest is None:
             return lengths
         return np.minimum(lengths, self._padding.longest)
 
     def whole(self, rows: Int64 | slice) -> Int64:
-        """Return the length of the longest run of each row, before truncation,
-        int64[n].
-        """
+        """Return the length of each row's longest run before truncation, int64[n]."""
         return self._whole[rows].astype(np.int64)
 
     def chunks(self) -> Iterator[slice]:

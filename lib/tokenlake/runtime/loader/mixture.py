@@ -36,11 +36,11 @@ _MOST_ROWS: Final = 1 << 50
 
 @final
 class Mixture:
-    """Packed datasets of one length and one tokenizer, and the weights by which they
-    are combined.
+    """Packed datasets, and the weights by which they are combined.
 
-    The order is the one in which the flow ``mix`` writes sequences: with the same seed,
-    batch size, lanes and rows the stream is the same, row by row.
+    All have one length and one tokenizer. The order is the one in which the flow
+    ``mix`` writes sequences: with the same seed, batch size, lanes and rows the stream
+    is the same, row by row.
 
     Args:
         datasets: Name -> dataset. The order inside a source depends on its name.
@@ -189,8 +189,9 @@ class Mixture:
         return sizes
 
     def lanes(self, batch_size: int) -> int:
-        """Return the default number of lanes of the stream, which is that of the
-        flow ``mix``.
+        """Return the default number of lanes of the stream.
+
+        It is that of the flow ``mix``.
         """
         # The weights at all points of the schedule.
         pieces = self.scheduler.pieces
@@ -261,8 +262,9 @@ class Mixture:
         return self._with(self.scheduler.reweighted(at=at, weights=weights))
 
     def replayed(self, schedule: WeightScheduler) -> Mixture:
-        """Return the mixture with the weights of a schedule, if that extends its
-        own; otherwise the mixture itself.
+        """Return the mixture with the weights of a schedule that extends its own.
+
+        Otherwise the mixture itself is returned.
         """
         # A state may be older than sources that were added since: they had weight 0
         # until then.
@@ -277,8 +279,9 @@ class Mixture:
         return self if before is None else self._with(schedule)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the arguments that decide the order, JSON-able: all but lanes,
-        batch size, seed and datasets.
+        """Return the arguments that decide the order, JSON-able.
+
+        These are all but lanes, batch size, seed and datasets.
         """
         arguments: dict[str, Any] = {
             "stop": self.stop,
@@ -315,8 +318,9 @@ class Mixture:
 
     @cached_property
     def _length(self) -> int | None:
-        """Number of rows of the stream, which hardly depends on the lanes; None: it
-        has no end.
+        """Number of rows of the stream; None: it has no end.
+
+        The number hardly depends on the lanes.
         """
         # One lane and batches of one row are the cheapest order that ends at the same
         # place.
@@ -410,8 +414,9 @@ class Mixture:
 
 
 def _check_epochs_alone(arguments: Mapping[str, Any]) -> None:
-    """Raise ConfigError where other arguments than `epochs` set the weights or the
-    end, too.
+    """Raise ConfigError where `epochs` is not alone.
+
+    Other arguments may not set the weights or the end, too.
     """
     defaults = (None, "restart", "rows")
     names: list[str] = []
@@ -457,8 +462,9 @@ def _scheduler_of(
 
 
 def _check_sources(datasets: Mapping[str, Dataset], scheduler: WeightScheduler) -> None:
-    """Raise ConfigError where weights and datasets have different names, or datasets
-    different tokenizers.
+    """Raise ConfigError where weights and datasets do not fit together.
+
+    Their names must be equal, and the datasets have one tokenizer.
     """
     if set(scheduler.names) != set(datasets):
         raise ConfigError(

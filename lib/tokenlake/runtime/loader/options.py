@@ -167,7 +167,8 @@ class LoaderKeywords(TypedDict, total=False):
 @final
 @dataclass(frozen=True, kw_only=True)
 class LoaderOptions:
-    """Options that decide the batches of a run and how they are prepared;
+    """Options that decide the batches of a run and how they are prepared.
+
     :class:`tokenlake.DataLoader` explains each.
 
     Raises:
@@ -273,8 +274,9 @@ class LoaderOptions:
 
     @cached_property
     def ranks(self) -> int | None:
-        """Number of parts of about equal cost into which the rows of a batch are dealt;
-        None: no balance.
+        """Number of ranks among which a batch is balanced; None: no balance.
+
+        The rows of each have about equal cost.
 
         Raises:
             ConfigError: The number is not given, or is not a multiple of the number of
@@ -308,9 +310,7 @@ class LoaderOptions:
 
     @cached_property
     def curriculum(self) -> LengthCurriculum | None:
-        """Length of the ids that attend to each other at each step; None: rows stay
-        whole.
-        """
+        """Length curriculum of the run; None: rows stay whole."""
         if self.lengths is None:
             return None
         return LengthCurriculum.of(self.lengths)

@@ -54,8 +54,9 @@ _LONGEST: Final = 1 << 31
 @final
 @dataclass(frozen=True, kw_only=True)
 class BatchPadding:
-    """Padding of batches of documents or preferences, for
-    :class:`tokenlake.DataLoader`.
+    """Padding of batches of documents or preferences.
+
+    It is an option of :class:`tokenlake.DataLoader`.
 
     Args:
         length: Length of every batch; None: that of the longest row of the batch.
@@ -138,8 +139,9 @@ class BatchPadding:
 
     @property
     def bounds(self) -> tuple[int, ...] | None:
-        """Lengths of the buckets if they are given; None: no buckets, or only their
-        number.
+        """Lengths of the buckets if they are given.
+
+        None: no buckets, or only their number.
         """
         if self.buckets is None or isinstance(self.buckets, int):
             return None
@@ -176,8 +178,9 @@ class BatchPadding:
         return arguments_of(cls, "padding", value, {})
 
     def rounded(self, length: int) -> int:
-        """Return the length of a batch whose longest row has `length` ids; at least
-        1.
+        """Return the length of a batch whose longest row has `length` ids.
+
+        It is at least 1.
         """
         if self.length is not None:
             return self.length
@@ -199,9 +202,7 @@ class BatchPadding:
         return least_padding(lengths, self.buckets, self.multiple, self.max_length)
 
     def _check_buckets(self, buckets: int | Sequence[int]) -> None:
-        """Raise ConfigError where buckets are neither a number nor ascending
-        lengths.
-        """
+        """Raise ConfigError unless buckets are a number or ascending lengths."""
         if isinstance(buckets, int) and not isinstance(buckets, bool):
             whole_number("padding.buckets", buckets, 1)
             return
@@ -223,8 +224,9 @@ class BatchPadding:
 def least_padding(
     rows: Int64, number: int, multiple: int, most: int | None = None
 ) -> tuple[int, ...]:
-    """Return the lengths of buckets with the least padding, ascending; see the top of
-    this module.
+    """Return the lengths of buckets with the least padding, ascending.
+
+    The steps are at the top of this module.
 
     Args:
         rows: Number of rows of each length, int64[longest + 1].

@@ -1,5 +1,6 @@
-"""Batches of a pass, as a function of the position. With buckets, every batch is of one
-of them.
+"""Batches of a pass, as a function of the position.
+
+With buckets, every batch is of one of them.
 
 1. A pass is divided into *stretches* of steps with the same batch sizes
    (:class:`BucketStretch`).
@@ -69,8 +70,9 @@ class BucketStretch:
 
     @property
     def end(self) -> int | None:
-        """Step after the last batch, if the sizes did not change before; None: the
-        pass never ends.
+        """Step after the last batch, if the sizes did not change before.
+
+        None: the pass never ends.
         """
         if self.batches is None:
             return None
@@ -78,11 +80,10 @@ class BucketStretch:
 
     @cached_property
     def deal(self) -> SourceMixture:
-        """Order of the buckets' batches: a mixture whose sources are the buckets, and
-        whose rows are batches.
+        """Order of the buckets' batches, as a mixture.
 
-        The weight of a bucket is its number of batches, so that these are spread evenly
-        over the stretch.
+        Its sources are the buckets, and its rows are batches. The weight of a bucket is
+        its number of batches, so that these are spread evenly over the stretch.
         """
         # In an endless pass a bucket has as many batches as its rows fill, relative to
         # the others.
@@ -109,8 +110,10 @@ class BucketStretch:
         )
 
     def delivered(self, step: int) -> tuple[int, ...]:
-        """Return the rows of each bucket that the pass delivers before a step of the
-        stretch, or before its end.
+        """Return the rows of each bucket that come before a step.
+
+        They are counted from the beginning of the pass; the step is one of the stretch,
+        or its end.
         """
         if step == self.first:  # a stretch without batches has no deal
             return self.rows_before
@@ -149,8 +152,9 @@ class BucketStretch:
 
 @final
 class PassSteps:
-    """Batches of each pass. Without buckets, all rows are one bucket, in the order of
-    their stream.
+    """Batches of each pass.
+
+    Without buckets, all rows are one bucket, in the order of their stream.
 
     Args:
         stored: Rows of the buckets in each row group; None: there is one bucket, of all
@@ -256,23 +260,26 @@ class PassSteps:
         )
 
     def batches(self, first: int) -> int | None:
-        """Return the number of batches of the pass that begins at step `first`;
-        None: it never ends.
+        """Return the number of batches of a pass; None: it never ends.
+
+        The pass begins at step `first`.
         """
         return self._count(
             walk(self._count, self._changes[-1][0], step=first)[1], first
         )
 
     def position(self, step: int) -> Position:
-        """Return the position before a step; the end of a pass is the beginning of
-        the next.
+        """Return the position before a step.
+
+        The end of a pass is the beginning of the next.
         """
         passes = walk(self._count, self._changes[-1][0], step=step)[1]
         return Position(step, passes, sum(self._stretch(passes, step).delivered(step)))
 
     def end(self, passes: int) -> Position:
-        """Return the position at the end of a pass that ends, before the next one
-        begins.
+        """Return the position at the end of a pass that ends.
+
+        It lies before the next one begins.
         """
         # Only the last stretch reaches the end of the pass.
         last = self._stretches(passes, self.begin(passes))[-1]
@@ -282,8 +289,9 @@ class PassSteps:
     def rows_of(
         self, passes: int, wanted: RowsOfBatch, *, pad_last: bool
     ) -> int | None:
-        """Return the number of rows of a pass that a host has; None: the pass never
-        ends.
+        """Return the number of rows of a pass that a host has.
+
+        None: the pass never ends.
 
         Args:
             passes: Number of the pass.
@@ -313,8 +321,9 @@ class PassSteps:
     def locate(
         self, steps: Sequence[BatchStep], rows: Sequence[Int64]
     ) -> list[StreamRows]:
-        """Return the places at which rows of batches are stored; the inverse of
-        :meth:`places`.
+        """Return the places at which rows of batches are stored.
+
+        The inverse of :meth:`places`.
 
         Args:
             steps: Batches of one pass.
@@ -376,9 +385,9 @@ class PassSteps:
     def places(
         self, passes: int, source: int, epoch: int, group: Int64, row: Int64
     ) -> list[tuple[BatchStep, int] | None]:
-        """Return (batch, row of the batch) at which each stored row comes in an epoch
-        of its dataset.
+        """Return the place at which each stored row comes in an epoch.
 
+        A place is (batch, row of the batch), and the epoch is one of the row's dataset.
         The inverse of :meth:`locate`. None: the row does not come in this pass.
 
         Args:
@@ -427,8 +436,9 @@ class PassSteps:
         return places
 
     def _numbered(self, source: int, group: Int64, row: Int64) -> tuple[Int64, Int64]:
-        """Return the bucket of each row of a dataset, and its number in the bucket
-        and row group, int64[n] each.
+        """Return the bucket of each row of a dataset, and its number there.
+
+        Both are int64[n]. Rows of a bucket are counted in their row group.
         """
         if self._stored is None:
             return np.zeros_like(group), row
@@ -473,8 +483,9 @@ class PassSteps:
         return self.next(Position(step, passes, sum(stretch.delivered(step))))
 
     def _stretch(self, passes: int, step: int) -> BucketStretch:
-        """Return the stretch of a pass that contains a step; for later steps, the
-        last one.
+        """Return the stretch of a pass that contains a step.
+
+        For later steps it is the last one.
         """
         stretches = self._stretches(passes, self.begin(passes))
         for stretch in reversed(stretches):
@@ -519,7 +530,8 @@ class PassSteps:
     def _remaining(
         self, rows_before: tuple[int, ...], sizes: tuple[int, ...]
     ) -> tuple[tuple[int, ...] | None, tuple[int, ...] | None]:
-        """Return the rows of each bucket that are left, and the batches that they make;
+        """Return the rows of each bucket that are left, and their batches.
+
         None: the pass never ends.
 
         Args:
@@ -553,8 +565,9 @@ class PassSteps:
         return stretch.end < next_change
 
     def _count(self, passes: int, first: int) -> int | None:
-        """Return the number of batches of a pass that begins at a step; None: it
-        never ends.
+        """Return the number of batches of a pass that begins at a step.
+
+        None: it never ends.
         """
         end = self._stretches(passes, first)[-1].end
         if end is None:

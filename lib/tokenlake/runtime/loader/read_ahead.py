@@ -218,8 +218,9 @@ class DecodedAhead:
         return None
 
     def _make_room(self, step: int) -> bool:
-        """Return whether a row group that a step needs may be decoded now. Drops row
-        groups that are needed later.
+        """Return whether a row group that a step needs may be decoded now.
+
+        Row groups that are needed later are dropped for it.
         """
         if self._is_full or step > self._step + self._reach:
             return False
@@ -244,8 +245,9 @@ class DecodedAhead:
             self._changed.notify_all()
 
     def _drop_idle(self, numbers: Collection[int]) -> None:
-        """Drop row groups that no planned step needs, beyond the memory that is kept
-        for such.
+        """Drop row groups that no planned step needs.
+
+        Those that fit into the memory that is kept for such stay.
 
         Args:
             numbers: Row groups of the step that was taken last.

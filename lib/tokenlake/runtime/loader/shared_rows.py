@@ -28,8 +28,9 @@ _Take = Callable[[Int64], list[dict[str, Any]]]
 
 @final
 class SharedRows:
-    """Rows of a dataset by their number. It can be pickled and forked: each process
-    opens its own files.
+    """Rows of a dataset by their number.
+
+    It can be pickled and forked: each process opens its own files.
 
     Args:
         data: Dataset of any kind.
@@ -109,8 +110,9 @@ def _packed_rows(data: Dataset, columns: Sequence[str]) -> _Take:
 
 
 def _ragged_rows(data: Dataset, columns: Sequence[str]) -> _Take:
-    """Return a function that takes rows of many lengths: each is a batch of one row,
-    of the row's length.
+    """Return a function that takes rows of many lengths.
+
+    Each is a batch of one row, of the row's length.
     """
     stored = copy.copy(data).rows
     index = LengthIndex([stored], BatchPadding())

@@ -1,11 +1,10 @@
-"""State of a loader: a few integers, small enough for any checkpoint, and compared
-strictly when they are loaded.
+"""State of a loader: a few integers, compared strictly when they are loaded.
 
-The state counts the batches that were delivered, never those that were prepared. It
-holds no buffer and no random state, because the order is a function of the position. It
-is the same on every host and for any number of hosts, so that a run may be resumed with
-more or fewer of them. A state alone identifies the data and the order
-(:func:`restored`).
+It is small enough for any checkpoint. The state counts the batches that were delivered,
+never those that were prepared. It holds no buffer and no random state, because the
+order is a function of the position. It is the same on every host and for any number of
+hosts, so that a run may be resumed with more or fewer of them. A state alone identifies
+the data and the order (:func:`restored`).
 
 A state consists of ``step``, ``epoch`` and ``rows`` (the position in the stream) and of
 the plan's identity: data, batch sizes, seed and other options. It is loaded in three
@@ -81,8 +80,9 @@ _MOST_SHOWN: Final = 200
 
 @runtime_checkable
 class BatchLoader(Protocol):
-    """Loader of batches, epoch after epoch, with a state:
-    :class:`tokenlake.DataLoader` and ``AsyncDataLoader``.
+    """Loader of batches, epoch after epoch, with a state.
+
+    :class:`tokenlake.DataLoader` and ``AsyncDataLoader`` are such loaders.
     """
 
     @property
@@ -99,8 +99,9 @@ class BatchLoader(Protocol):
         ...
 
     def get_state(self) -> dict[str, Any]:
-        """Return the state after the last batch that was delivered, for
-        :meth:`set_state`.
+        """Return the state after the last batch that was delivered.
+
+        :meth:`set_state` continues from it.
         """
         ...
 
@@ -126,8 +127,9 @@ def state_of(plan: BatchPlan, position: Position) -> dict[str, Any]:
 
 
 def plain_state(state: Any) -> dict[str, Any]:
-    """Return a state as plain JSON values: integers of NumPy become integers, tuples
-    become lists.
+    """Return a state as plain JSON values.
+
+    Integers of NumPy become integers, tuples become lists.
 
     Raises:
         ConfigError: It is not a state: not a mapping, in another format, or with
@@ -257,8 +259,9 @@ def position_of(plan: BatchPlan, state: Mapping[str, Any]) -> Position:
 
 
 def _check_place(plan: BatchPlan, position: Position) -> None:
-    """Raise ConfigError unless a run reaches a position: the step determines the
-    passes and rows delivered.
+    """Raise ConfigError unless a run reaches a position.
+
+    The step determines the passes and rows delivered.
     """
     # The step alone determines the position; the other counts only confirm it.
     possible = [plan.position(position.step)]
@@ -299,8 +302,9 @@ def _sizes_of(state: Mapping[str, Any]) -> BatchSizes:
 
 
 def _is_equal(theirs: Any, ours: Any) -> bool:
-    """Return whether JSON values are equal, types included: True is not 1, and 1.0
-    is not an integer.
+    """Return whether JSON values are equal, types included.
+
+    True is not 1, and 1.0 is not an integer.
     """
     # Compare recursively, since Python's `==` would take True for 1 at any depth.
     if isinstance(ours, Mapping):
@@ -371,8 +375,9 @@ def _added_sources(plan: BatchPlan, theirs: Any) -> list[str]:
 def _source_problems(
     plan: BatchPlan, theirs: Any, ours: Mapping[str, Any]
 ) -> list[str]:
-    """Return the difference of the sources, if any, apart from those that a mixture
-    added.
+    """Return the difference of the sources, if any.
+
+    Sources that a mixture added are not reported.
 
     Args:
         plan: Plan of the loader that continues.
@@ -403,8 +408,9 @@ def _source_problems(
 def _mixture_problems(
     plan: BatchPlan, state: Mapping[str, Any], passes: int, rows: int
 ) -> list[str]:
-    """Return the differences of the mixtures, if any. Our schedule may extend theirs
-    after the rows delivered.
+    """Return the differences of the mixtures, if any.
+
+    Our schedule may extend theirs after the rows delivered.
 
     Args:
         plan: Plan of the loader that continues.

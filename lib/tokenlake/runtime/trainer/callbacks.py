@@ -39,13 +39,15 @@ class TrainingRun(Protocol):
         ...
 
     def stop(self, reason: str = "") -> None:
-        """End the run after this step; ``stopped`` of the run keeps the reason, or
-        says that none was given.
+        """End the run after this step.
+
+        ``stopped`` of the run keeps the reason, or says that none was given.
         """
 
     def save(self) -> None:
-        """Write a checkpoint, unless the run has no folder for them or the step has
-        one already.
+        """Write a checkpoint, unless the step has one already.
+
+        A run without a folder for checkpoints writes none.
         """
 
 
@@ -60,16 +62,18 @@ class Callback:
     """
 
     def on_train_begin(self, run: TrainingRun) -> None:
-        """Called before the first step of this process; a resumed run has earlier
-        steps.
+        """Called before the first step of this process.
+
+        A resumed run has earlier steps.
         """
 
     def on_train_end(self, run: TrainingRun) -> None:
         """Called after the last step."""
 
     def on_epoch_begin(self, run: TrainingRun, epoch: int) -> None:
-        """Called before the first batch of a pass over the data; an endless loader
-        has one pass.
+        """Called before the first batch of a pass over the data.
+
+        An endless loader has one pass.
         """
 
     def on_epoch_end(self, run: TrainingRun, epoch: int) -> None:
@@ -85,8 +89,9 @@ class Callback:
         """Called every ``log.every`` steps, and at the last one."""
 
     def on_evaluate(self, run: TrainingRun, results: Results) -> None:
-        """Called every ``evaluation.every`` steps, and at the last one, if there are
-        held-out sets.
+        """Called after an evaluation, if there are held-out sets.
+
+        There is one every ``evaluation.every`` steps, and at the last step.
         """
 
     def get_state(self) -> dict[str, Any]:

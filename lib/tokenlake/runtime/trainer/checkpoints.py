@@ -97,8 +97,9 @@ class Checkpoints:
 
     @property
     def latest(self) -> int | None:
-        """Step of the newest checkpoint that is complete and was not found damaged;
-        None if there is none.
+        """Step of the newest checkpoint that is complete; None: there is none.
+
+        Checkpoints that were found damaged do not count.
         """
         # Orbax lists complete checkpoints only.
         steps = set(self._manager.all_steps()) - self._damaged
@@ -115,12 +116,11 @@ class Checkpoints:
         facts: Mapping[str, Any],
         arrays: Mapping[str, ArrayFacts],
     ) -> None:
-        """Begin to write a checkpoint; training continues while it is written in the
-        background.
+        """Begin to write a checkpoint.
 
-        Checkpoints that were found damaged are deleted first. Otherwise a new one could
-        not take the name of the same step, and a damaged one of a later step would
-        remain the newest.
+        Training continues while it is written in the background. Checkpoints that were
+        found damaged are deleted first. Otherwise a new one could not take the name of
+        the same step, and a damaged one of a later step would remain the newest.
 
         Args:
             state: State to save.
@@ -155,8 +155,9 @@ class Checkpoints:
         loader: BatchLoader,
         check: Callable[[int, Mapping[str, Any]], None],
     ) -> Restored:
-        """Read the newest checkpoint that is not damaged, and move the loader to its
-        position at that step.
+        """Read the newest checkpoint that is not damaged.
+
+        The loader is moved to its position at that step.
 
         Args:
             like: State with the wanted shapes and shardings; the number of devices may
@@ -217,8 +218,9 @@ class Checkpoints:
     def _read_state(
         self, step: int, facts: Mapping[str, Any], like: TrainState
     ) -> TrainState:
-        """Return the state of a checkpoint; IntegrityError if an array does not
-        match its fingerprint.
+        """Return the state of a checkpoint.
+
+        An array that does not match its fingerprint raises IntegrityError.
         """
         # Orbax reads each array directly into the shards of this process's devices.
         current = saved_part(like)
@@ -270,8 +272,9 @@ class Checkpoints:
     def _check_structure(
         self, step: int, recorded: Mapping[str, Sequence[Any]], current: Any
     ) -> None:
-        """Raise ConfigError unless the arrays of a checkpoint have the names, shapes
-        and types of the current ones.
+        """Raise ConfigError unless a checkpoint has the current arrays.
+
+        Their names, shapes and types are compared.
         """
         # Type and shape of each array, there and here.
         recorded_types: dict[str, str] = {}
@@ -306,8 +309,9 @@ class Checkpoints:
         )
 
     def _read_loader(self, step: int, facts: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the state of the loader; IntegrityError if it does not match its
-        digest.
+        """Return the state of the loader.
+
+        If it does not match its digest, IntegrityError is raised.
         """
         state = self._read(step, "data", LoaderRestore())
         recorded = facts.get(_LOADER)
@@ -316,8 +320,9 @@ class Checkpoints:
         return state
 
     def _read(self, step: int, part: str, arguments: Any) -> Any:
-        """Return one part of a checkpoint; IntegrityError if its bytes cannot be
-        read.
+        """Return one part of a checkpoint.
+
+        If its bytes cannot be read, IntegrityError is raised.
         """
         try:
             return self._manager.restore(
@@ -340,15 +345,17 @@ def saved_part(state: TrainState) -> dict[str, Any]:
 
 
 def saved_arrays(state: TrainState) -> dict[str, ArrayFacts]:
-    """Return the facts of the arrays that a checkpoint holds, by path; waits for the
-    devices.
+    """Return the facts of the arrays that a checkpoint holds, by path.
+
+    It waits for the devices.
     """
     return array_facts(saved_part(state))
 
 
 def _to_json(arrays: Mapping[str, ArrayFacts]) -> dict[str, Any]:
-    """Return name -> [shape, dtype, fingerprint], the record of arrays in the facts
-    of a checkpoint.
+    """Return name -> [shape, dtype, fingerprint] of arrays.
+
+    This is their record in the facts of a checkpoint.
     """
     return {
         name: [list(facts.shape), facts.dtype, facts.fingerprint]

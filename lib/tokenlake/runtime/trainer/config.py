@@ -1,5 +1,6 @@
-"""Configuration of a training run: one YAML file, validated like every configuration,
-over an optional preset.
+"""Configuration of a training run: one YAML file, over an optional preset.
+
+It is validated like every configuration.
 
 ::
 
@@ -41,8 +42,9 @@ from tokenlake.runtime.trainer.data_config import TrainingData
 
 
 def _exponent(value: object) -> object:
-    """Return the number of a text such as ``3e-4``; YAML 1.1 reads only ``3.0e-4``
-    as a number.
+    """Return the number of a text such as ``3e-4``.
+
+    YAML 1.1 reads only ``3.0e-4`` as a number.
     """
     if isinstance(value, str) and re.fullmatch(_EXPONENT, value):
         return float(value)
@@ -56,8 +58,9 @@ _Decay = Annotated[float, Strict(), Ge(0.0), Lt(1.0)]
 
 
 class _Choice(Section):
-    """Section whose `name` decides which of its options act; setting another option
-    is an error.
+    """Section whose `name` decides which of its options act.
+
+    Setting another option is an error.
     """
 
     key: ClassVar[str]
@@ -181,8 +184,9 @@ _OPTIMIZER_OPTIONS: Final[dict[str, frozenset[str]]] = {
 
 
 class OptimizerConfig(_Choice):
-    """Section `optimizer`; options left out have the defaults of the optimizer's
-    authors.
+    """Section `optimizer`: the optimizer and its options.
+
+    Options left out have the defaults of the optimizer's authors.
     """
 
     key = "optimizer"
@@ -249,8 +253,10 @@ class ScheduleConfig(_Choice):
 
 
 class MeshConfig(Section):
-    """Section `mesh`: numbers of devices over which rows (data, fsdp), the ids of a row
-    (context) and parameters (fsdp, tensor) are cut.
+    """Section `mesh`: numbers of devices over which arrays are cut.
+
+    Rows are cut over data and fsdp, the ids of a row over context, and parameters over
+    fsdp and tensor.
     """
 
     data: Count | None = None
@@ -411,8 +417,9 @@ class TrainingConfig(Section):
     @model_validator(mode="before")
     @classmethod
     def _over_preset(cls, value: Any) -> Any:
-        """Return the keys of a configuration over those of its preset, see
-        :data:`PRESETS`.
+        """Return the keys of a configuration over those of its preset.
+
+        The presets are in :data:`PRESETS`.
         """
         if not isinstance(value, Mapping):
             return value
@@ -432,8 +439,9 @@ class TrainingConfig(Section):
 
 
 def _merged_section(preset_section: Any, section: Any) -> Any:
-    """Return a section over that of the preset, key by key, unless it chooses
-    another `name`.
+    """Return a section over that of the preset, key by key.
+
+    A section that chooses another `name` replaces it.
     """
     if not isinstance(preset_section, Mapping) or not isinstance(section, Mapping):
         return section

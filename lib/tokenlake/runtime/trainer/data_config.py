@@ -1,5 +1,6 @@
-"""Sections about the data of a training run: one dataset or a mixture, and every option
-of the loader.
+"""Sections about the data of a training run, with every option of the loader.
+
+The data is one dataset or a mixture.
 
 The keys of section `data` are the options of :class:`tokenlake.DataLoader`, and those of `data.mixture` the arguments
 of :class:`tokenlake.Mixture`, with the same names::
@@ -65,8 +66,9 @@ of the loader.
 
 
 def _option(read: Callable[[object], object], name: str) -> BeforeValidator:
-    """Return the validator of an option that a class of the loader reads; its
-    message loses the name of the option.
+    """Return the validator of an option that a class of the loader reads.
+
+    Its message loses the name of the option.
     """
 
     def checked(value: object) -> object:
@@ -82,8 +84,9 @@ def _option(read: Callable[[object], object], name: str) -> BeforeValidator:
 
 
 def _with_whole_steps(value: object) -> object:
-    """Return a mapping of steps with whole numbers as keys: JSON, and files of it,
-    have texts.
+    """Return a mapping of steps with whole numbers as keys.
+
+    JSON, and files of it, have texts as keys.
     """
     if not isinstance(value, Mapping):
         return value
@@ -98,8 +101,9 @@ def _with_whole_steps(value: object) -> object:
 
 
 def _batch_size(value: object) -> object:
-    """Return a batch size that the loader accepts: a number of rows, or a mapping of
-    steps to numbers of rows.
+    """Return a batch size that the loader accepts.
+
+    It is a number of rows, or a mapping of steps to numbers of rows.
     """
     value = _with_whole_steps(value)
     BatchSizes.of(cast("Any", value))
@@ -124,8 +128,9 @@ def _window(value: object) -> object:
 
 
 def _dataset(value: object) -> object:
-    """Return the keys of a source that is written as the address of its dataset
-    alone.
+    """Return the keys of a source that is written as an address alone.
+
+    The address is that of its dataset.
     """
     if isinstance(value, str):
         return {"dataset": value}
@@ -137,8 +142,9 @@ def _dataset(value: object) -> object:
 
 
 def _cap(option: str) -> BeforeValidator:
-    """Return the validator of a cap of the sources, which is a number or a mapping
-    of source to number.
+    """Return the validator of a cap of the sources.
+
+    A cap is a number, or a mapping of source to number.
     """
 
     def checked(value: object) -> object:
@@ -176,8 +182,9 @@ class SourceWeights(Section):
 
 
 class MixtureConfig(Section):
-    """Section `data.mixture`: datasets that are combined by weight, with the
-    arguments of `tl.Mixture`.
+    """Section `data.mixture`: datasets that are combined by weight.
+
+    Its options are the arguments of `tl.Mixture`.
     """
 
     datasets: dict[SourceName, Annotated[DataSource, BeforeValidator(_dataset)]]
@@ -244,8 +251,9 @@ class MixtureConfig(Section):
     """
 
     def scheduler(self) -> WeightScheduler | None:
-        """Return the weights before `weight_changes`; None: they follow from
-        `epochs`.
+        """Return the weights before `weight_changes`.
+
+        None: they follow from `epochs`.
         """
         if self.weight_schedule is not None:
             # A schedule gives every source a weight at every point.
@@ -266,8 +274,9 @@ class MixtureConfig(Section):
 
     @property
     def caps(self) -> dict[str, Any]:
-        """Arguments of :class:`tokenlake.Mixture` that shorten sources or limit
-        their repetitions.
+        """Arguments of :class:`tokenlake.Mixture` that limit its sources.
+
+        They shorten sources or limit their repetitions.
         """
         # They are arguments of the library with the same names.
         names = (
@@ -343,8 +352,9 @@ class MixtureConfig(Section):
 
 
 class TrainingData(Section):
-    """Section `data`: training data, for runs that open it by themselves, and the
-    options of their loader.
+    """Section `data`: training data, and the options of their loader.
+
+    Runs that open the data by themselves read it.
     """
 
     dataset: Path | None = None
@@ -473,8 +483,9 @@ class TrainingData(Section):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        """Raise an error unless there is one source of rows, and the loader accepts
-        the options together.
+        """Raise an error unless the options fit together.
+
+        There must be one source of rows, and the loader must accept the options.
         """
         if self.dataset is None and self.mixture is None:
             raise problem(

@@ -72,8 +72,9 @@ def array_facts(tree: Any) -> dict[str, ArrayFacts]:
 def _compiled(
     sharding: jax.sharding.Sharding,
 ) -> Callable[[jax.Array], tuple[jax.Array, jax.Array]]:
-    """Return :func:`_summary`, compiled for arrays of a sharding; its results are on
-    all devices of all processes.
+    """Return :func:`_summary`, compiled for arrays of a sharding.
+
+    Its results are on all devices of all processes.
     """
     # Every process needs the result, also those whose devices hold no part of the
     # array.
@@ -97,8 +98,9 @@ def _summary(leaf: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 
 def _words(leaf: jax.Array) -> jax.Array:
-    """Return the bits of each element, uint32; elements of 8 bytes give two numbers,
-    along a new last dimension.
+    """Return the bits of each element, uint32.
+
+    Elements of 8 bytes give two numbers, along a new last dimension.
     """
     # Keys and complex numbers are read as the numbers that they consist of.
     if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
@@ -159,10 +161,10 @@ def _bit_sums(tree: Any) -> jax.Array:
 
 
 def reference_mark(params: Any) -> str:
-    """Return a short mark of reference parameters, equal for every way to cut them over
-    devices.
+    """Return a short mark of reference parameters.
 
-    It identifies a reference in checkpoints. It must not change, so that older
-    checkpoints can be resumed. It is no check against damage.
+    It is equal for every way to cut them over devices. It identifies a reference in
+    checkpoints. It must not change, so that older checkpoints can be resumed. It is no
+    check against damage.
     """
     return np.asarray(_bit_sums(params)).tobytes().hex()

@@ -1,5 +1,6 @@
-"""Losses of a model's last hidden states and its head, without all logits in memory,
-and with the gradient at once.
+"""Losses of a model's last hidden states and its head, without all logits in memory.
+
+The gradient is computed at once with the loss.
 
 The loss of a place is a function of two numbers, both in float32::
 
@@ -98,8 +99,9 @@ def _backward(
     gradients: tuple[jax.Array, jax.Array],
     cotangent: HeadSums,
 ) -> tuple[jax.Array, jax.Array, None]:
-    """Return the gradients of hidden states and head, for a loss that counts
-    `cotangent.loss` times.
+    """Return the gradients of hidden states and head.
+
+    The loss counts `cotangent.loss` times.
     """
     d_hidden, d_head = gradients
     scale = cotangent.loss
@@ -122,9 +124,9 @@ def _scanned(
     *,
     has_gradient: bool,
 ) -> tuple[HeadSums, Any]:
-    """Return the sums, and the gradients of hidden states (B, T, D) and of the head,
-    float32 (D, V).
+    """Return the sums of a batch, and the gradients of hidden states and head.
 
+    The gradients are those of hidden states (B, T, D) and of the head, float32 (D, V).
     Without `has_gradient` the gradients are None.
     """
     length = hidden.shape[1]
@@ -166,8 +168,9 @@ def _of_chunk(
     *,
     has_gradient: bool,
 ) -> tuple[HeadSums, Any]:
-    """Return the sums of some places of each row, and their gradients; see the steps
-    at the top of the module.
+    """Return the sums of some places of each row, and their gradients.
+
+    The steps are at the top of the module.
     """
     # 1. The logits.
     logits = jnp.einsum("btd,dv->btv", hidden, head, preferred_element_type=jnp.float32)
@@ -216,8 +219,9 @@ def _of_chunk(
 
 
 def cut_places(values: jax.Array, chunk: int, filler: int) -> jax.Array:
-    """Cut (B, T, ...) along T into (parts, B, chunk, ...); the last part is padded
-    with the filler.
+    """Cut (B, T, ...) along T into (parts, B, chunk, ...).
+
+    The last part is padded with the filler.
     """
     rows, length = values.shape[:2]
     padding = [(0, 0), (0, -length % chunk)] + [(0, 0)] * (values.ndim - 2)

@@ -142,8 +142,9 @@ def from_beginning(loader: BatchLoader, beginning: Mapping[str, Any]) -> Iterato
 
 
 def _is_endless(loader: BatchLoader) -> bool:
-    """Return whether a loader is known to be endless; one with an unknown number of
-    rows may end.
+    """Return whether a loader is known to be endless.
+
+    One with an unknown number of rows may end.
     """
     plan: BatchPlan | None = getattr(loader, "plan", None)
     if plan is None:
@@ -169,8 +170,9 @@ class _LoaderShape:
 
 
 def _shape_of(loader: BatchLoader) -> _LoaderShape:
-    """Return the shape of a loader; one with unknown sizes is checked batch by batch
-    during training.
+    """Return the shape of a loader.
+
+    One with unknown sizes is checked batch by batch during training.
     """
     plan: BatchPlan | None = getattr(loader, "plan", None)
     if plan is not None:
@@ -184,8 +186,9 @@ def _shape_of(loader: BatchLoader) -> _LoaderShape:
 
 
 def _shape_of_plan(plan: BatchPlan) -> _LoaderShape:
-    """Return the shape of a loader with a plan; each host has its share of the rows
-    of a batch.
+    """Return the shape of a loader with a plan.
+
+    Each host has its share of the rows of a batch.
     """
     options = plan.options
     hosts = 1
@@ -200,8 +203,9 @@ def _shape_of_plan(plan: BatchPlan) -> _LoaderShape:
 
 
 def _with_last_batch(size: int, rows: int | None) -> _LoaderShape:
-    """Return the shape of batches of one size, of a number of rows that is None if
-    it is unknown.
+    """Return the shape of batches of one size.
+
+    The number of the loader's rows is None if it is unknown.
     """
     if rows is None:
         return _LoaderShape((size,), last_rows=None)

@@ -1,5 +1,6 @@
-"""Callbacks that write the measurements of a run: progress lines, JSON lines, and
-TensorBoard events.
+"""Callbacks that write the measurements of a run.
+
+They write progress lines, JSON lines, and TensorBoard events.
 """
 
 from __future__ import annotations
@@ -18,8 +19,9 @@ from tokenlake.runtime.trainer.measurements import TrainingMetrics, finite
 
 @final
 class ProgressCallback(Callback):
-    """Writes a line to stderr for each measurement and each evaluation, and when a
-    run resumes.
+    """Writes a line to stderr for each measurement and each evaluation.
+
+    Another line tells that a run resumes.
     """
 
     def on_train_begin(self, run: TrainingRun) -> None:

@@ -75,8 +75,9 @@ class Objective(Protocol):
     def __call__(
         self, params: Params, batch: DeviceBatch, reference: Params | None
     ) -> Sums:
-        """Return the sums of a batch; `reference` are fixed parameters, for
-        objectives that compare with some.
+        """Return the sums of a batch.
+
+        `reference` are fixed parameters, for objectives that compare with some.
         """
         ...
 
@@ -86,12 +87,12 @@ SharedSums: TypeAlias = Any
 
 
 class WholeBatchObjective(ABC):
-    """Objective with a term over the whole batch, which must not depend on how the
-    batch is cut into parts.
+    """Objective with a term over the whole batch.
 
-    A training step calls :meth:`widen` on the whole batch and cuts it into parts. It
-    adds up :meth:`shared_sums` over the parts, and then :meth:`part_sums` with that
-    total. No gradient goes through the total.
+    The term must not depend on how the batch is cut into parts. A training step calls
+    :meth:`widen` on the whole batch and cuts it into parts. It adds up
+    :meth:`shared_sums` over the parts, and then :meth:`part_sums` with that total. No
+    gradient goes through the total.
     """
 
     @abstractmethod
@@ -125,8 +126,9 @@ class WholeBatchObjective(ABC):
 
 
 def targets_of(batch: DeviceBatch) -> jax.Array:
-    """Return the id that each place predicts, int32[B, T], -100 where nothing is
-    predicted.
+    """Return the id that each place predicts, int32[B, T].
+
+    It is -100 where nothing is predicted.
 
     Args:
         batch: Columns of a batch. The targets are ``targets``; without it ``labels``,
@@ -168,8 +170,9 @@ def _with_last_place(targets: jax.Array) -> jax.Array:
 
 
 def log_probs(logits: jax.Array, targets: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Return log p(target) and log Z of each place, float32[B, T]; both are 0 where
-    there is no target.
+    """Return log p(target) and log Z of each place, float32[B, T].
+
+    Both are 0 where there is no target.
     """
     # The sum of many exponentials in bfloat16 would lose most of its digits.
     logits = logits.astype(jnp.float32)
@@ -247,8 +250,9 @@ def focal(
 def _focal_losses(
     log_p: jax.Array, log_z: jax.Array, *, gamma: float, z_loss: float
 ) -> jax.Array:
-    """Return the loss of each place, as of :func:`focal`, from log p of its target
-    and log Z.
+    """Return the loss of each place, as of :func:`focal`.
+
+    It is computed from log p of the place's target and log Z.
     """
     losses = -log_p
     if gamma:
@@ -265,8 +269,9 @@ def over_logits(
     sums: Callable[[jax.Array, jax.Array], _Tree],
     chunk: int | None = None,
 ) -> _Tree:
-    """Return ``sums(logits, targets)``, for hidden states and a head without computing
-    all logits at once.
+    """Return ``sums(logits, targets)`` of an output.
+
+    For hidden states and a head, it is computed without all logits at once.
 
     Args:
         output: Logits (B, T, V), or hidden states (B, T, D) and the head (D, V).

@@ -1,6 +1,4 @@
-"""Measurements of a training run: throughput, times, and the share of the peak
-FLOPs.
-"""
+"""Measurements of a run: throughput, times, and the share of the peak FLOPs."""
 
 from __future__ import annotations
 
@@ -74,8 +72,9 @@ class TrainingMetrics:
     others: dict[str, float] = field(default_factory=dict[str, float])
 
     def to_json(self) -> dict[str, Any]:
-        """Return the measurements as JSON values, without unknown ones; numbers that
-        are not finite are null.
+        """Return the measurements as JSON values, without unknown ones.
+
+        Numbers that are not finite are null.
         """
         facts = asdict(self)
         del facts["others"]
@@ -121,8 +120,9 @@ one has infinite perplexity.
 
 
 def named(measured: Mapping[str, float]) -> dict[str, float]:
-    """Return means by their public names: ``nll`` is replaced by ``perplexity``, its
-    exponential.
+    """Return means by their public names.
+
+    ``nll`` is replaced by ``perplexity``, its exponential.
     """
     means = dict(measured)
     if "nll" in means:

@@ -74,8 +74,9 @@ def make_mesh(config: MeshConfig, devices: Sequence[Any] | None = None) -> Mesh:
 
 
 def batch_sharding(mesh: Mesh) -> NamedSharding:
-    """Return the sharding of a batch, for ``tl.DataLoader(sharding=...)``: rows, and
-    with an axis ``context`` ids.
+    """Return the sharding of a batch, for ``tl.DataLoader(sharding=...)``.
+
+    It cuts rows, and with an axis ``context`` also their ids.
 
     Args:
         mesh: Mesh of :func:`make_mesh`.

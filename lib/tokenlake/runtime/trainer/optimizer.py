@@ -19,8 +19,7 @@ from tokenlake.runtime.trainer.losses import Params
 def make_optimizer(
     config: OptimizerConfig, schedule: optax.Schedule
 ) -> optax.GradientTransformationExtraArgs:
-    """Return an optimizer whose gradients are clipped first if the configuration says
-    so.
+    """Return an optimizer, which clips gradients first if configured so.
 
     Its ``update`` takes ``obj_fn``, the loss as a function of the parameters: Sophia
     differentiates it twice.
@@ -75,8 +74,9 @@ def make_optimizer(
 
 
 def decayed(no_decay: tuple[str, ...]) -> Callable[[Params], Any]:
-    """Return the function from parameters to a pytree of bool that says which have
-    weight decay.
+    """Return the function that says which parameters have weight decay.
+
+    It takes parameters and returns a pytree of bool.
 
     Args:
         no_decay: Regular expressions; parameters whose path one of them matches have
@@ -157,8 +157,9 @@ def _after_warmup(config: ScheduleConfig, steps: int) -> optax.Schedule:
 
 
 def _cosine_restarts(config: ScheduleConfig, steps: int) -> optax.Schedule:
-    """Return half cosines of equal length, each of which begins at the peak
-    (equation 5 of the cosine's paper).
+    """Return half cosines of equal length, each of which begins at the peak.
+
+    They follow equation 5 of the cosine's paper.
     """
     if config.cycles > steps:
         raise ConfigError(

@@ -29,8 +29,9 @@ _MASKS: Final = ("attention_mask", "segment_ids")
 def dpo_losses(
     chosen: jax.Array, rejected: jax.Array, *, beta: float, smoothing: float = 0.0
 ) -> jax.Array:
-    """Return -log sigmoid(beta * (chosen - rejected)) of each pair (Rafailov et al.
-    2023, equation 7), float32[B].
+    """Return -log sigmoid(beta * (chosen - rejected)) of each pair, float32[B].
+
+    It is equation 7 of Rafailov et al. 2023.
 
     Args:
         chosen: Log-probability under the model minus that under the reference, of the
@@ -47,8 +48,9 @@ def dpo_losses(
 
 
 def orpo_losses(chosen: jax.Array, rejected: jax.Array, *, beta: float) -> jax.Array:
-    """Return NLL(chosen) - beta * log sigmoid(log odds ratio) of each pair (Hong et al.
-    2024, equations 6 and 7).
+    """Return NLL(chosen) - beta * log sigmoid(log odds ratio) of each pair.
+
+    The result is float32[B], by equations 6 and 7 of Hong et al. 2024.
 
     Args:
         chosen: Mean log-probability of a target of the better answer, float32[B], below
@@ -76,8 +78,9 @@ def kto_losses(
     desirable: float = 1.0,
     undesirable: float = 1.0,
 ) -> jax.Array:
-    """Return lambda_y - v(x, y) of each completion (Ethayarajh et al. 2024, equation
-    8), float32[B].
+    """Return lambda_y - v(x, y) of each completion, float32[B].
+
+    It is equation 8 of Ethayarajh et al. 2024.
 
     Args:
         rewards: Log-probability under the model minus that under the reference,
@@ -181,8 +184,9 @@ def _row_sums(
 def _row_means(
     apply: Apply, params: Params, batch: DeviceBatch, chunk: int | None
 ) -> jax.Array:
-    """Return the mean of log p over the targets of each row, float32[B]; 0 for a row
-    without targets.
+    """Return the mean of log p over the targets of each row, float32[B].
+
+    A row without targets has 0.
     """
     return _row_sums(apply, params, batch, chunk) / jnp.maximum(
         _target_counts(batch), 1
@@ -196,8 +200,9 @@ def _gains_over(
     batch: DeviceBatch,
     chunk: int | None,
 ) -> jax.Array:
-    """Return log p of each row under the model minus that under the reference,
-    float32[B].
+    """Return the gain of each row over the reference, float32[B].
+
+    It is log p under the model minus that under the reference.
     """
     # Parameters that the step donates cannot serve as reference later.
     if reference is None:
@@ -274,8 +279,9 @@ def dpo(
 
 
 def orpo(apply: Apply, *, beta: float = 0.1, chunk: int | None = None) -> Objective:
-    """Return the objective of :func:`orpo_losses`, the mean over pairs; it needs no
-    reference.
+    """Return the objective of :func:`orpo_losses`, the mean over pairs.
+
+    It needs no reference.
 
     Parts: ``nll``, of a target of the better answer; ``accuracy``, pairs in which that
     is the likelier one.
@@ -370,8 +376,9 @@ class _Kto(WholeBatchObjective):
     def shared_sums(
         self, params: Params, part: DeviceBatch, reference: Params | None
     ) -> SharedSums:
-        """Return the sum of the gains of mismatched answers and the number of rows,
-        float32[] each.
+        """Return the sum of the gains of mismatched answers, and the row count.
+
+        Both are float32[].
         """
         is_real = _target_counts(_part(part, _COMPLETION)) > 0
         gains = self._gains(params, reference, _part(part, _MISMATCHED))

@@ -1,5 +1,6 @@
-"""One training step, to be compiled: the gradients of the parts of a batch are
-summed, and update the parameters.
+"""One training step, to be compiled: it updates the parameters.
+
+The gradients of the parts of a batch are summed for that.
 """
 
 from __future__ import annotations
@@ -83,8 +84,9 @@ def _cast(params: Params, precision: str) -> Params:
 @final
 @dataclass(frozen=True, eq=False)  # JAX keys compiled functions by the object
 class _LoweredWholeBatch(WholeBatchObjective):
-    """Objective with a term over the whole batch, in another precision; see
-    :func:`lowered`.
+    """Objective with a term over the whole batch, in another precision.
+
+    It is made by :func:`lowered`.
 
     Attributes:
         objective: Objective of float32 parameters.
@@ -115,8 +117,9 @@ class _LoweredWholeBatch(WholeBatchObjective):
 
 
 def means(sums: Sums) -> Means:
-    """Return the means of sums: ``loss`` and the parts; all are 0 for a batch of
-    padding, which has no weight.
+    """Return the means of sums: ``loss`` and the parts.
+
+    All are 0 for a batch of padding, which has no weight.
     """
     weight = jnp.where(sums.weight > 0, sums.weight, 1)
     means_by_name = {"loss": sums.loss / weight}
@@ -133,12 +136,13 @@ def make_step(
     accumulate: int,
     ema: float,
 ) -> StepFunction:
-    """Return the function from a state, the reference and a batch to the next state and
-    the measurements.
+    """Return the function that takes one training step.
 
-    The mean is over the targets of the whole batch. A term over the whole batch, such as z0 of KTO, is the same for all
-    parts (:class:`~tokenlake.runtime.trainer.losses.WholeBatchObjective`). Therefore accumulation changes nothing but
-    rounding::
+    It maps a state, the reference and a batch to the next state and the measurements.
+    The mean is over the targets of the whole batch. A term over the whole batch, such
+    as z0 of KTO, is the same for all parts
+    (:class:`~tokenlake.runtime.trainer.losses.WholeBatchObjective`). Therefore
+    accumulation changes nothing but rounding::
 
         gradient of the mean loss = (sum over parts of the gradient of the part's sum) / (sum over parts of weights)
 
@@ -172,8 +176,9 @@ def make_step(
 
         # The update.
         def first_part_loss(params: Params) -> jax.Array:
-            """Return the mean loss of the first part, which Sophia differentiates
-            twice.
+            """Return the mean loss of the first part.
+
+            Sophia differentiates it twice.
             """
             return means(part_objective(params, _first(parts), reference))["loss"]
 
@@ -243,8 +248,9 @@ _Sum = TypeVar("_Sum")
 def _added_up(
     function: Callable[[DeviceBatch], _Sum], parts: DeviceBatch, count: int
 ) -> _Sum:
-    """Return the sum of a function over the parts, one after the other, in the memory
-    of one.
+    """Return the sum of a function over the parts.
+
+    The parts come one after the other, in the memory of one.
 
     Args:
         function: Function from a part to a pytree of arrays.

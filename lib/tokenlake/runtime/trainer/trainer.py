@@ -1,5 +1,6 @@
-"""The training loop: each batch of the loader is one compiled step, and callbacks
-run between steps.
+"""The training loop: each batch of the loader is one compiled step.
+
+Callbacks run between steps.
 """
 
 from __future__ import annotations
@@ -230,8 +231,9 @@ class Trainer:
     def from_config(
         cls, config: ConfigSource, apply: Apply, params: Params, **options: Any
     ) -> Self:
-        """Return a trainer that opens the data and the held-out sets that its
-        configuration names.
+        """Return a trainer that opens the data that its configuration names.
+
+        It opens the held-out sets, too.
 
         Args:
             config: Configuration with section `data`, mapping of its keys, or path of a
@@ -293,8 +295,9 @@ class Trainer:
         return self.metrics
 
     def evaluate(self) -> dict[str, dict[str, float]]:
-        """Return the metrics of the held-out sets: tag -> loss, perplexity,
-        accuracy, ..., means over all targets.
+        """Return the metrics of the held-out sets: tag -> name -> value.
+
+        The values are means over all targets: loss, perplexity, accuracy, ...
         """
         return {
             tag: self._evaluate_set(tag, loader)
@@ -302,8 +305,9 @@ class Trainer:
         }
 
     def save(self) -> None:
-        """Write a checkpoint in the background, unless the run has no folder or the
-        step has one already.
+        """Write a checkpoint in the background, unless the step has one already.
+
+        A run without a folder for checkpoints writes none.
 
         Raises:
             DivergedError: A loss, a gradient or an array is not finite. Nothing is
@@ -379,8 +383,9 @@ class Trainer:
         self._tell("on_step_end")
 
     def _placed(self, batch: Mapping[str, Any]) -> DeviceBatch:
-        """Return a batch on the devices of the mesh, without fields that are not
-        numbers.
+        """Return a batch on the devices of the mesh.
+
+        Fields that are not numbers are left out.
         """
         placed: dict[str, jax.Array] = {}
         for name, value in batch.items():
@@ -423,8 +428,9 @@ class Trainer:
         self._tell("on_log", self.metrics)
 
     def _evaluate_set(self, tag: str, loader: BatchLoader) -> dict[str, float]:
-        """Return the metrics of a held-out set, means over the targets of its
-        batches.
+        """Return the metrics of a held-out set.
+
+        They are means over the targets of its batches.
         """
         total: Sums | None = None
         for count, batch in enumerate(from_beginning(loader, self._beginnings[tag]), 1):
@@ -443,16 +449,18 @@ class Trainer:
     # -- numbers that are not finite
 
     def _check_end(self) -> None:
-        """Check the last step and its parameters; where there are checkpoints,
-        saving checked the parameters.
+        """Check the last step and its parameters.
+
+        Where there are checkpoints, saving checked the parameters.
         """
         self._check_steps(jax.device_get(self.state.bad_steps))
         if self._checkpoints is None:
             self._check_arrays(saved_arrays(self.state))
 
     def _check_steps(self, bad_steps: np.ndarray) -> None:
-        """Raise DivergedError if the loss or the gradient norm of a step was not
-        finite.
+        """Raise DivergedError if a step was not finite.
+
+        Its loss and its gradient norm are checked.
         """
         loss_step = int(bad_steps[0])
         gradient_step = int(bad_steps[1])
@@ -465,8 +473,9 @@ class Trainer:
         )
 
     def _check_arrays(self, arrays: Mapping[str, ArrayFacts]) -> None:
-        """Raise DivergedError if a parameter or a moment is not finite that was
-        finite at the start.
+        """Raise DivergedError if a parameter or a moment is not finite.
+
+        An array that was not finite at the start may stay so.
         """
         names = sorted(_not_finite(arrays) - self._unbounded)
         if not names:
@@ -534,8 +543,9 @@ class Trainer:
         return self._put_everywhere(leaf)
 
     def _configured_callbacks(self) -> list[Callback]:
-        """Return the callbacks that the configuration asks for; only the first
-        process writes logs.
+        """Return the callbacks that the configuration asks for.
+
+        Only the first process writes logs.
         """
         config = self.config
         callbacks: list[Callback] = []
@@ -593,8 +603,10 @@ class Trainer:
             )
 
     def _facts(self) -> dict[str, Any]:
-        """Return the facts of a checkpoint: identity of the run, states of
-        callbacks, and the last measurement.
+        """Return the facts of a checkpoint.
+
+        They are the identity of the run, the states of callbacks, and the last
+        measurement.
         """
         states: dict[str, Any] = {}
         for name, callback in self._named_callbacks():
@@ -607,8 +619,9 @@ class Trainer:
         return {"run": self._run_facts(), "callbacks": states, "metrics": metrics}
 
     def _run_facts(self) -> dict[str, Any]:
-        """Return the options that decide the numbers of a run: only a run with the
-        same ones may resume it.
+        """Return the options that decide the numbers of a run.
+
+        Only a run with the same ones may resume it.
         """
         schedule = self.config.schedule.acting
         if "steps" in schedule:
@@ -643,8 +656,9 @@ _MEASURED: Final = frozenset(TrainingMetrics.__dataclass_fields__) - {"step", "o
 
 
 def _total_steps(config: TrainingConfig, loader: BatchLoader) -> int:
-    """Return the number of steps of the whole run: the configured one, or that of
-    the loader.
+    """Return the number of steps of the whole run.
+
+    It is the configured one, or that of the loader.
     """
     if config.steps is not None:
         return config.steps
@@ -658,8 +672,9 @@ def _total_steps(config: TrainingConfig, loader: BatchLoader) -> int:
 
 
 def _flops_per_token(config: TrainingConfig, params: Params) -> float:
-    """Return the FLOPs of a step per token: the configured number, or 6 per
-    parameter (Kaplan et al. 2020).
+    """Return the FLOPs of a step per token.
+
+    It is the configured number, or 6 per parameter (Kaplan et al. 2020).
     """
     if config.log.flops_per_token is not None:
         return config.log.flops_per_token
@@ -674,8 +689,9 @@ def _checkpoints_of(config: TrainingConfig) -> Checkpoints | None:
 
 
 def _hooks_of(callbacks: Iterable[Callback]) -> dict[str, list[Callable[..., None]]]:
-    """Return hook -> methods of the callbacks that define it; hooks of the base
-    class do nothing and are left out.
+    """Return hook -> methods of the callbacks that define it.
+
+    Hooks of the base class do nothing and are left out.
     """
     hooks: dict[str, list[Callable[..., None]]] = {}
     for name, base_method in vars(Callback).items():
@@ -689,8 +705,9 @@ def _hooks_of(callbacks: Iterable[Callback]) -> dict[str, list[Callable[..., Non
 
 
 def _copied(tree: Params) -> Params:
-    """Return copies of arrays: a compiled step reuses the memory of its state, so
-    nobody else may hold it.
+    """Return copies of arrays, for a compiled step.
+
+    The step reuses the memory of its state, so nobody else may hold it.
     """
     return jax.tree.map(lambda leaf: jnp.array(leaf, copy=True), tree)
 
