@@ -142,9 +142,9 @@ def _exchange(rows: Int64, costs: Int64) -> None:
     for _ in range(2 * ranks):
         expensive = int(rank_costs.argmax())
         # The same as cost / mean <= 1 + 1 / divisor, in whole numbers.
-        if int(rank_costs[expensive]) * ranks * _TOLERANCE_DIVISOR <= total_cost * (
-            _TOLERANCE_DIVISOR + 1
-        ):
+        largest_cost = int(rank_costs[expensive])
+        tolerated = total_cost * (_TOLERANCE_DIVISOR + 1)
+        if largest_cost * ranks * _TOLERANCE_DIVISOR <= tolerated:
             return
         cheap = int(rank_costs.argmin())
         difference = int(rank_costs[expensive] - rank_costs[cheap])

@@ -601,11 +601,10 @@ class _PlannedDataset:
                 start = stored_length - length if padding.truncate == "left" else 0
                 begin = batch_length - length if padding.side == "left" else 0
             end = begin + length
-            if document is not None and (file, position) != (
-                document.file,
-                document.position,
-            ):
-                continue
+            if document is not None:
+                is_document = file == document.file and position == document.position
+                if not is_document:
+                    continue
             entry = self._files.get(file)
             if entry is None:
                 raise IntegrityError(

@@ -262,10 +262,8 @@ def _arrow_file(
     path = folder / f"{key}.arrow"
     hash_path = folder / f"{key}.sha256"
     with suppress(FileNotFoundError), path.open("rb") as stream:
-        if (
-            hashlib.file_digest(cast("Any", stream), "sha256").hexdigest()
-            == hash_path.read_text()
-        ):
+        file_hash = hashlib.file_digest(cast("Any", stream), "sha256").hexdigest()
+        if file_hash == hash_path.read_text():
             return path
     # Two processes may write it at once: both write the same bytes, and each renames a
     # complete file.

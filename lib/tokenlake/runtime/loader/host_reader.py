@@ -138,9 +138,9 @@ class HostReader:
             raise ConfigError(
                 f"weights: {mixture.name} is a single dataset; only a mixture has weights"
             )
-        if self.plan.steps.rows is not None and (
-            position.passes or position.rows >= self.plan.steps.rows
-        ):
+        pass_rows = self.plan.steps.rows
+        has_end = pass_rows is not None
+        if has_end and (position.passes or position.rows >= pass_rows):
             raise ConfigError(
                 f"weights: step {step} is after the first pass, whose rows no longer change; expected a step before "
                 "its end (a mixture with stop='restart' and without rows has no end)"
@@ -175,11 +175,8 @@ class HostReader:
     def _ordered_as(self, state: Mapping[str, Any]) -> HostReader:
         """Return a reader of the same dataset in the order of a state."""
         form = OrderForm.of_state(state)
-        if (
-            form is None
-            or self.plan.form in (None, form)
-            or self.plan.options.order_form is not None
-        ):
+        is_requested = self.plan.options.order_form is not None
+        if form is None or is_requested or self.plan.form in (None, form):
             return self
         return replace(self, plan=BatchPlan(self.plan.data, self.plan.options, form))
 

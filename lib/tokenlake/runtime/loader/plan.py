@@ -129,11 +129,11 @@ class BatchPlan:
         self.ranks = options.ranks
         self.curriculum = options.curriculum
         self._check_packed_options()
+        has_form = options.order_form not in (None, OrderForm())
+        has_shuffle_option = options.lanes is not None or has_form
         if isinstance(data, Mixture):
             self._check_mixture_options(data)
-        elif not options.shuffle and (
-            options.lanes or options.order_form not in (None, OrderForm())
-        ):
+        elif not options.shuffle and has_shuffle_option:
             raise ConfigError(
                 "lanes, window and interleave are of a shuffled order; leave them out with shuffle=False"
             )
@@ -661,10 +661,8 @@ class BatchPlan:
                 "shuffle=False: a mixture has no stored order; mix with the flow `mix` and read the version that it "
                 "wrote"
             )
-        if self.epochs not in (1, None) or self.options.order_form not in (
-            None,
-            OrderForm(),
-        ):
+        has_form = self.options.order_form not in (None, OrderForm())
+        if has_form or self.epochs not in (1, None):
             raise ConfigError(
                 "epochs, window and interleave are of single datasets; give the mixture `stop` or `rows`"
             )

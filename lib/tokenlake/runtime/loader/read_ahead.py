@@ -204,11 +204,8 @@ class DecodedAhead:
             # A step that was taken already decoded its row groups itself. Later steps
             # that need them do so as well.
             is_late = step <= self._step
-            if (
-                is_late
-                or number in self._groups.kept
-                or number in self._groups.under_way
-            ):
+            groups = self._groups
+            if is_late or number in groups.kept or number in groups.under_way:
                 self._queue.popleft()
                 continue
             if not self._make_room(step):
@@ -224,18 +221,16 @@ class DecodedAhead:
         """
         if self._is_full or step > self._step + self._reach:
             return False
-        coming_bytes = (len(self._groups.under_way) + 1) * self._largest
-        while (
-            self._groups.kept
-            and self._groups.held + coming_bytes > self._groups.max_bytes
-        ):
-            last = self._last_needed(self._groups.kept)
+        groups = self._groups
+        coming_bytes = (len(groups.under_way) + 1) * self._largest
+        while groups.kept and groups.held + coming_bytes > groups.max_bytes:
+            last = self._last_needed(groups.kept)
             if self._next_use(last) <= step:
                 # Do not look again before the next step: comparing all row groups in
                 # memory takes time.
                 self._is_full = True
                 return False
-            self._groups.invalidate(last)
+            groups.invalidate(last)
         return True
 
     def _wake_threads(self) -> None:

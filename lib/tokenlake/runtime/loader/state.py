@@ -138,9 +138,10 @@ def plain_state(state: Any) -> dict[str, Any]:
     # Checkpoint libraries return the integers of a state as arrays of NumPy, and its
     # tuples as lists.
     plain = plain_integers(state)
-    if not isinstance(plain, dict) or not _is_equal(
-        cast("dict[str, Any]", plain).get("format"), FORMAT
-    ):
+    stored_format: object = None
+    if isinstance(plain, dict):
+        stored_format = cast("dict[str, Any]", plain).get("format")
+    if not isinstance(plain, dict) or not _is_equal(stored_format, FORMAT):
         raise ConfigError(
             f"{NO_STATE}: {_short(state)}; expected the result of get_state() (format {FORMAT})"
         )
@@ -392,11 +393,8 @@ def _source_problems(
     if _is_equal(theirs, compared):
         return []
     hint = ""
-    if (
-        isinstance(plan.data, Mixture)
-        and isinstance(theirs, Mapping)
-        and len(theirs) < len(ours)
-    ):
+    has_new_sources = isinstance(theirs, Mapping) and len(theirs) < len(ours)
+    if isinstance(plan.data, Mixture) and has_new_sources:
         hint = "; new sources of a mixture come after those of the state"
         if plan.bucket_shapes:
             hint = "; a mixture with buckets takes no new sources during a run"

@@ -118,6 +118,7 @@ class CheckpointCallback(Callback):
             run.save()
 
     def on_train_end(self, run: TrainingRun) -> None:
+        # The last step need not be a multiple of `every`.
         run.save()
 
 
@@ -131,6 +132,7 @@ class EarlyStopping(Callback):
 
     def __init__(self, config: EarlyStoppingConfig) -> None:
         self._config = config
+        # The first evaluation is always a gain.
         self.best = math.inf
         self.waited = 0
 
@@ -139,6 +141,7 @@ class EarlyStopping(Callback):
         self._check(run)
 
     def on_evaluate(self, run: TrainingRun, results: Results) -> None:
+        # Objectives have metrics of their own: a wrong name shows only now.
         tag = self._config.tag
         metric = self._config.metric
         if metric not in results.get(tag, {}):

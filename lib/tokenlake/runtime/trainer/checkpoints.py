@@ -34,6 +34,8 @@ from tokenlake.runtime.loader.state import BatchLoader
 from tokenlake.runtime.trainer.fingerprint import ArrayFacts, array_facts, path_name
 from tokenlake.runtime.trainer.step import TrainState
 
+# Keys that this module adds to the facts: types and fingerprints of the arrays, and the
+# digests of the loader's state and of the facts themselves.
 _ARRAYS: Final = "arrays"
 _LOADER: Final = "loader_sha256"
 _DIGEST: Final = "sha256"
@@ -134,6 +136,7 @@ class Checkpoints:
         self._damaged = frozenset()
         # The state is copied now: the loader moves on while Orbax writes.
         data = LoaderSave(loader)
+        # The facts hold the digests of the other parts, and their own as the last.
         written: dict[str, Any] = {
             **facts,
             _ARRAYS: _to_json(arrays),
@@ -176,12 +179,14 @@ class Checkpoints:
         for step in sorted(self._manager.all_steps(), reverse=True):
             try:
                 facts = self._read_facts(step)
+                # Another run is no damage: its ConfigError ends the search.
                 check(step, facts)
                 state = self._read_state(step, facts, like)
                 data = self._read_loader(step, facts)
             except IntegrityError as error:
                 damaged[step] = str(error)
                 continue
+            # The loader moves only after all parts were read.
             loader.set_state(data)
             self._damaged = frozenset(damaged)
             return Restored(step, state, facts, damaged)
@@ -233,6 +238,8 @@ class Checkpoints:
         recorded: Mapping[str, Sequence[Any]] | None = facts.get(_ARRAYS)
         if recorded is None:
             return self._read_unchecked_state(step, like, shapes)
+        # Another model is recognized before its arrays are read: the error of Orbax
+        # would look like damage.
         self._check_structure(step, recorded, current)
         arrays = self._read(step, "state", ocp.args.StandardRestore(shapes))
 

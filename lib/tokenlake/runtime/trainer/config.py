@@ -51,6 +51,7 @@ def _exponent(value: object) -> object:
     return value
 
 
+# Numbers of a configuration, which may be written with an exponent.
 _EXPONENT: Final = r"[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+"
 _Positive = Annotated[float, Strict(), Gt(0.0), BeforeValidator(_exponent)]
 _Amount = Annotated[float, Strict(), Ge(0.0), BeforeValidator(_exponent)]
@@ -432,6 +433,7 @@ class TrainingConfig(Section):
         require_one_of("preset", preset, tuple(PRESETS))
         merged = dict(PRESETS[preset])
         for key, section in keys.items():
+            # Of a section that is an object, only the options that were set count.
             if isinstance(section, Section):
                 section = section.model_dump(exclude_unset=True)
             merged[key] = _merged_section(merged.get(key), section)
@@ -447,7 +449,10 @@ def _merged_section(preset_section: Any, section: Any) -> Any:
         return section
     defaults = cast("Mapping[str, Any]", preset_section)
     options = cast("Mapping[str, Any]", section)
-    if options.get("name", defaults.get("name")) != defaults.get("name"):
+    # Most options of the preset would not act with another loss or optimizer, and be
+    # errors.
+    preset_name = defaults.get("name")
+    if options.get("name", preset_name) != preset_name:
         return options
     return {**defaults, **options}
 

@@ -156,6 +156,7 @@ def _held_out_sets(
         manifest = open_dataset(source.dataset, split=source.split).manifest
         versions.append(f"{manifest.dataset}@v{manifest.version}")
         for tag, split in manifest.held_out.items():
+            # Sources may hold out sets of the same tag.
             if data.mixture is not None:
                 tag = f"{name}.{tag}"
             held_out_sets[tag] = HeldOutSet(dataset=source.dataset, split=split)
@@ -166,4 +167,5 @@ def _held_out_sets(
             "of a mixture hold out is packed by itself: datasets: [{name: code, dataset: NAME.code.tokens, split: "
             "eval_code}]; name the result in evaluation.sets"
         )
+    # A configured set replaces one of the same tag.
     return held_out_sets | evaluation.sets

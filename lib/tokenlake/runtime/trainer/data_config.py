@@ -148,6 +148,8 @@ def _cap(option: str) -> BeforeValidator:
     """
 
     def checked(value: object) -> object:
+        # Only the checks of the constructor are needed: the caps of the run are made
+        # with its mixture.
         caps: dict[str, Any] = {option: value}
         SourceCaps(**caps)
         return value
@@ -299,10 +301,8 @@ class MixtureConfig(Section):
             raise problem(
                 f"got {got} of {', '.join(names)}; expected exactly one of them"
             )
-        if (
-            self.weight_schedule is None
-            and "weight_schedule_type" in self.model_fields_set
-        ):
+        has_schedule_type = "weight_schedule_type" in self.model_fields_set
+        if self.weight_schedule is None and has_schedule_type:
             raise problem(
                 "weight_schedule_type does not act without weight_schedule; leave it out"
             )

@@ -26,6 +26,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
+# One for each half of a fingerprint. Checkpoints record fingerprints, so that the seeds
+# never change.
 _SEEDS: Final = (0x9E3779B9, 0x7F4A7C15)
 _UNSIGNED: Final = {1: jnp.uint8, 2: jnp.uint16, 4: jnp.uint32, 8: jnp.uint32}
 """Bytes of an element -> type as which its bits are read; an element of 8 bytes
@@ -129,6 +131,7 @@ def _indices(shape: tuple[int, ...]) -> jax.Array:
 
 def _mix(values: jax.Array) -> jax.Array:
     """Return the finalizer of MurmurHash3 of each value, uint32."""
+    # Shifts carry high bits to low places, and multiplications low bits to high places.
     values = values ^ (values >> 16)
     values = values * np.uint32(0x85EBCA6B)
     values = values ^ (values >> 13)
@@ -155,6 +158,8 @@ def _bit_sums(tree: Any) -> jax.Array:
         bits = jax.lax.bitcast_convert_type(
             leaf.astype(jnp.float32), jnp.uint32
         ).reshape(-1)
+        # Odd factors have an inverse modulo 2**32: a change of one element always
+        # changes the sum.
         factors = 2 * jnp.arange(bits.size, dtype=jnp.uint32) + 1
         sums.append(jnp.sum(bits * factors, dtype=jnp.uint32))
     return jnp.stack(sums)

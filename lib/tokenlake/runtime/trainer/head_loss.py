@@ -103,6 +103,8 @@ def _backward(
 
     The loss counts `cotangent.loss` times.
     """
+    # Only the loss is differentiated: weight, nll and accuracy are measurements, and
+    # targets are integers.
     d_hidden, d_head = gradients
     scale = cotangent.loss
     return (
@@ -140,6 +142,8 @@ def _scanned(
         sums, gradients = _of_chunk(
             part[0], head, part[1], loss_of_places, has_gradient=has_gradient
         )
+        # The head's gradient adds up over the chunks; each chunk has hidden states of
+        # its own.
         d_hidden = None
         if has_gradient:
             d_hidden, d_head = gradients
@@ -179,6 +183,7 @@ def _of_chunk(
     is_target = targets != IGNORED
     ids = jax.lax.broadcasted_iota(jnp.int32, logits.shape, 2)
     is_id_of_target = ids == targets[..., None]
+    # The exponentials are those of logits minus the largest one: none overflows.
     largest = jax.lax.stop_gradient(jnp.max(logits, axis=-1, keepdims=True))
     log_z = jnp.log(jnp.sum(jnp.exp(logits - largest), axis=-1)) + largest[..., 0]
     target_logits = jnp.sum(jnp.where(is_id_of_target, logits, 0.0), axis=-1)

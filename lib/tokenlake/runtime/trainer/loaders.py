@@ -42,6 +42,7 @@ def check_loader(
         raise ConfigError(
             f"{argument}: got a {type(loader).__name__}, expected {_EXPECTED}"
         )
+    # Batches that are not cut may have any number of rows.
     if parts == 1 and accumulate == 1:
         return
     plan: BatchPlan | None = getattr(loader, "plan", None)
@@ -66,11 +67,8 @@ def check_loader(
 
     # The last batch, unless the run ends before it.
     multiple = math.lcm(parts, accumulate)
-    if (
-        batches is not None
-        and shape.full_batches is not None
-        and batches <= shape.full_batches
-    ):
+    full_batches = shape.full_batches
+    if batches is not None and full_batches is not None and batches <= full_batches:
         return
     if shape.last_rows is None:
         problem = "its last batch may be smaller than the others"
@@ -135,6 +133,7 @@ def from_beginning(loader: BatchLoader, beginning: Mapping[str, Any]) -> Iterato
         loader: Loader of the set.
         beginning: State of the loader before its first batch.
     """
+    # A DataLoader begins at any step; other loaders return to a state.
     if isinstance(loader, DataLoader):
         return loader.iter_from_step(0)
     loader.set_state(beginning)
@@ -180,6 +179,7 @@ def _shape_of(loader: BatchLoader) -> _LoaderShape:
     size: int | None = getattr(loader, "batch_size", None)
     if size is None:
         return _LoaderShape(())
+    # A loader that does not say otherwise is trusted to deliver full batches only.
     if getattr(loader, "drop_last", True) or _is_endless(loader):
         return _LoaderShape((size,))
     return _with_last_batch(size, getattr(loader, "rows", None))
@@ -195,8 +195,10 @@ def _shape_of_plan(plan: BatchPlan) -> _LoaderShape:
     if options.host is not None:
         _host, hosts = options.host
     sizes = tuple(size // hosts for size in plan.batch_sizes)
+    # A last batch that is padded, left out or never reached is no smaller one.
     if options.pad_last or options.drop_last or plan.batches_in(0) is None:
         return _LoaderShape(sizes)
+    # With several sizes or hosts, the rows of the last batch are not worked out here.
     if len(sizes) != 1 or hosts > 1:
         return _LoaderShape(sizes, last_rows=None)
     return _with_last_batch(sizes[0], plan.steps.rows)

@@ -147,6 +147,7 @@ def targets_of(batch: DeviceBatch) -> jax.Array:
     # The loader's own column needs no computation.
     if "targets" in batch:
         return batch["targets"]
+    # Labels stand at the place of the id itself, targets at the place that predicts it.
     if "labels" in batch:
         return _with_last_place(batch["labels"][:, 1:])
 
@@ -155,6 +156,8 @@ def targets_of(batch: DeviceBatch) -> jax.Array:
     is_target = jnp.ones_like(next_ids, dtype=bool)
     if "loss_mask" in batch:
         is_target &= batch["loss_mask"][:, 1:].astype(bool)
+    # The first id of a document is not predicted from the one before it. Segment 0 is
+    # padding.
     if "segment_ids" in batch:
         segments = batch["segment_ids"]
         is_target &= (segments[:, 1:] == segments[:, :-1]) & (segments[:, 1:] != 0)
@@ -178,11 +181,11 @@ def log_probs(logits: jax.Array, targets: jax.Array) -> tuple[jax.Array, jax.Arr
     logits = logits.astype(jnp.float32)
     is_target = targets != IGNORED
     log_z = jax.nn.logsumexp(logits, axis=-1)
+    # -100 is no index: places without a target look id 0 up, which is not used.
     ids = jnp.where(is_target, targets, 0)
     target_logits = jnp.take_along_axis(logits, ids[..., None], axis=-1)[..., 0]
-    return jnp.where(is_target, target_logits - log_z, 0.0), jnp.where(
-        is_target, log_z, 0.0
-    )
+    log_p = jnp.where(is_target, target_logits - log_z, 0.0)
+    return log_p, jnp.where(is_target, log_z, 0.0)
 
 
 def cross_entropy(
@@ -362,6 +365,7 @@ def language_model(
             # A flat batch is one row.
             hidden = hidden[None]
             targets = targets[None]
+        # Hidden states may be bfloat16 where the head is float32.
         common_type = jnp.promote_types(hidden.dtype, head.dtype)
         sums: HeadSums = head_sums(
             hidden.astype(common_type),

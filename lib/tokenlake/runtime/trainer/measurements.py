@@ -184,14 +184,12 @@ class Meter:
         """
         rates: dict[str, float] = {}
         if self._start is not None and self._tokens:
+            # Evaluations and checkpoints do not make training slower.
             seconds = time.perf_counter() - self._start - self._seconds_left_out
             rates["tokens_per_second"] = self._tokens / seconds
             if self._peak_flops is not None:
-                rates["mfu"] = (
-                    rates["tokens_per_second"]
-                    * self._flops_per_token
-                    / self._peak_flops
-                )
+                flops = rates["tokens_per_second"] * self._flops_per_token
+                rates["mfu"] = flops / self._peak_flops
         self.start()
         return rates
 
@@ -216,6 +214,7 @@ def peak_flops(option: float | str | None, precision: str) -> float | None:
         raise ConfigError(
             f"log.peak_flops: got {option!r}, must be a number, 'measure' or null"
         )
+    # The devices of a run are taken to be of one kind, that of the first.
     for prefix, flops in PEAK_FLOPS.items():
         if devices[0].device_kind.startswith(prefix):
             return flops * len(devices)
@@ -254,4 +253,5 @@ def measured_flops(precision: str) -> float:
             start = time.perf_counter()
             jax.block_until_ready(product(matrix, matrix))
             seconds = min(seconds, time.perf_counter() - start)
+    # size**3 multiplications, and as many additions.
     return 2 * size**3 / seconds

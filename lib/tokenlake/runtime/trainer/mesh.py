@@ -125,9 +125,8 @@ def param_shardings(
                 f"mesh.rules: {pattern!r} fits no parameter; there are {', '.join(names)}"
             )
     # Devices of an axis that nothing uses would all compute the same.
-    if mesh.shape["tensor"] > 1 and not any(
-        "tensor" in axes for axes in rules.values()
-    ):
+    is_tensor_used = any("tensor" in axes for axes in rules.values())
+    if mesh.shape["tensor"] > 1 and not is_tensor_used:
         raise ConfigError(
             f"mesh.tensor: got {mesh.shape['tensor']}, and no rule says which dimensions to cut; expected mesh.rules, "
             "such as {'up': [null, tensor]}"

@@ -37,6 +37,7 @@ def make_optimizer(
         >>> config = tl.TrainingConfig(optimizer={"name": "adamw", "weight_decay": 0.1})
         >>> optimizer = make_optimizer(config.optimizer, make_schedule(config.schedule, steps=100))
     """
+    # Options left out are not passed on: optax has the defaults of the authors.
     options: dict[str, Any] = {}
     for name in ("b1", "b2", "eps"):
         value = getattr(config, name)
@@ -68,8 +69,10 @@ def make_optimizer(
                 "states; expected adamw, lion, sophia or prodigy (lion keeps one moment instead of two)",
                 field_path="optimizer.name",
             )
+    # Clipping comes first, so that the moments are those of clipped gradients.
     if config.clip is not None:
         optimizer = optax.chain(optax.clip_by_global_norm(config.clip), optimizer)
+    # All accept `obj_fn`, and only Sophia uses it.
     return optax.with_extra_args_support(optimizer)
 
 
@@ -166,6 +169,7 @@ def _cosine_restarts(config: ScheduleConfig, steps: int) -> optax.Schedule:
             f"schedule.cycles: got {config.cycles} in {steps} steps; expected at most one for each step",
             field_path="schedule.cycles",
         )
+    # Steps are whole numbers: the lengths of two cycles differ by at most one.
     starts = [steps * cycle // config.cycles for cycle in range(config.cycles + 1)]
     half_cosines: list[optax.Schedule] = []
     for start, end in pairwise(starts):

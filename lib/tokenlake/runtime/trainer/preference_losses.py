@@ -23,6 +23,7 @@ from tokenlake.runtime.trainer.losses import (
     targets_of,
 )
 
+# Columns that tell ids of a document from padding.
 _MASKS: Final = ("attention_mask", "segment_ids")
 
 
@@ -41,10 +42,11 @@ def dpo_losses(
         smoothing: Share of pairs that are the wrong way round (Mitchell 2023,
             "conservative DPO").
     """
+    # A pair is the right way round with probability 1 - smoothing.
     margin = beta * (chosen - rejected)
-    return -(1 - smoothing) * jax.nn.log_sigmoid(
-        margin
-    ) - smoothing * jax.nn.log_sigmoid(-margin)
+    log_p_right = jax.nn.log_sigmoid(margin)
+    log_p_wrong = jax.nn.log_sigmoid(-margin)
+    return -(1 - smoothing) * log_p_right - smoothing * log_p_wrong
 
 
 def orpo_losses(chosen: jax.Array, rejected: jax.Array, *, beta: float) -> jax.Array:
@@ -188,9 +190,8 @@ def _row_means(
 
     A row without targets has 0.
     """
-    return _row_sums(apply, params, batch, chunk) / jnp.maximum(
-        _target_counts(batch), 1
-    )
+    target_counts = jnp.maximum(_target_counts(batch), 1)
+    return _row_sums(apply, params, batch, chunk) / target_counts
 
 
 def _gains_over(
@@ -209,10 +210,8 @@ def _gains_over(
         raise ConfigError(
             "the loss compares with a reference, got none; expected reference=params of the start"
         )
-    reference_log_p = _row_sums(apply, reference, batch, chunk)
-    return _row_sums(apply, params, batch, chunk) - jax.lax.stop_gradient(
-        reference_log_p
-    )
+    reference_log_p = jax.lax.stop_gradient(_row_sums(apply, reference, batch, chunk))
+    return _row_sums(apply, params, batch, chunk) - reference_log_p
 
 
 def _target_counts(batch: DeviceBatch) -> jax.Array:

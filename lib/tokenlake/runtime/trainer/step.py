@@ -76,7 +76,10 @@ def _cast(params: Params, precision: str) -> Params:
     """Return parameters with their float32 arrays converted to another type."""
 
     def cast_leaf(leaf: jax.Array) -> jax.Array:
-        return leaf.astype(precision) if leaf.dtype == jnp.float32 else leaf
+        # Integers, and types that the run was given on purpose, stay.
+        if leaf.dtype != jnp.float32:
+            return leaf
+        return leaf.astype(precision)
 
     return jax.tree.map(cast_leaf, params)
 
@@ -189,6 +192,7 @@ def make_step(
 
         # The measurements.
         measured = means(sums)
+        # The running mean begins at the first loss, and not at 0.
         loss = measured["loss"]
         loss_ema = jnp.where(
             state.step == 0, loss, ema * state.loss_ema + (1 - ema) * loss
@@ -202,7 +206,8 @@ def make_step(
         measured["grad_norm"] = grad_norm
         measured["learning_rate"] = jnp.asarray(schedule(state.step), jnp.float32)
 
-        # The first steps with a loss or a gradient that is not finite.
+        # The first steps with a loss or a gradient that is not finite. They are counted
+        # from 1, so that 0 means none.
         next_step = state.step + 1
         is_bad = ~jnp.isfinite(jnp.stack([loss, grad_norm]))
         bad_steps = jnp.where(
@@ -263,6 +268,7 @@ def _added_up(
     def add(total: _Sum, part: DeviceBatch) -> tuple[_Sum, None]:
         return jax.tree.map(jnp.add, total, function(part)), None
 
+    # The sums begin at zeros, whose shapes are known without computing a part.
     shapes = jax.eval_shape(function, _first(parts))
     zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
     total, _ = jax.lax.scan(add, zeros, parts)

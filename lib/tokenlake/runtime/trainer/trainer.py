@@ -90,6 +90,7 @@ def make_objective(config: LossConfig, apply: Apply) -> Objective:
             undesirable=config.undesirable,
             chunk=config.chunk,
         )
+    # Cross-entropy is the focal loss with an exponent of 0.
     gamma = 0.0
     if config.name == "focal":
         gamma = config.gamma
@@ -289,6 +290,8 @@ class Trainer:
                 self._check_end()
             self._tell("on_train_end")
         finally:
+            # Also after an error: the threads of the loader end, and a checkpoint that
+            # is being written is finished.
             self.loader.close()
             if self._checkpoints is not None:
                 self._checkpoints.wait()
@@ -315,8 +318,10 @@ class Trainer:
         """
         if self._checkpoints is None:
             return
+        # The time of a checkpoint is not that of training.
         with self._meter.left_out():
             self._check_steps(jax.device_get(self.state.bad_steps))
+            # The end of a run may be a step that was saved already.
             if self._checkpoints.holds(self.step):
                 return
             arrays = saved_arrays(self.state)
@@ -356,6 +361,7 @@ class Trainer:
     def _take_step(self, batch: Mapping[str, Any]) -> None:
         self._tell("on_step_begin")
         is_first = not self._meter.running
+        # The new state takes the memory of the old one, which nobody may read any more.
         self.state, measured = self._step(
             self.state, self._reference, self._placed(batch)
         )
@@ -371,12 +377,14 @@ class Trainer:
             jax.block_until_ready(measured)
             self._meter.start()
 
+        # Both wait for the devices, and are therefore not done at every step. The last
+        # step always has them, so that a run ends with its figures.
         is_last = self.step == self.steps
-        if is_last or self.step % self.config.log.every == 0:
+        is_log_due = is_last or self.step % self.config.log.every == 0
+        is_evaluation_due = is_last or self.step % self.config.evaluation.every == 0
+        if is_log_due:
             self._log(measured)
-        if self.evaluation and (
-            is_last or self.step % self.config.evaluation.every == 0
-        ):
+        if self.evaluation and is_evaluation_due:
             with self._meter.left_out():
                 self._check_steps(jax.device_get(self.state.bad_steps))
                 self._tell("on_evaluate", self.evaluate())
@@ -387,12 +395,11 @@ class Trainer:
 
         Fields that are not numbers are left out.
         """
+        devices = self._rows.device_set
         placed: dict[str, jax.Array] = {}
         for name, value in batch.items():
-            if (
-                isinstance(value, jax.Array)
-                and value.sharding.device_set == self._rows.device_set
-            ):
+            # A loader with a sharding has put its columns there already.
+            if isinstance(value, jax.Array) and value.sharding.device_set == devices:
                 placed[name] = value
             elif isinstance(value, np.ndarray | jax.Array):
                 placed[name] = self._cut_over_devices(name, value)
@@ -407,11 +414,13 @@ class Trainer:
                 f"expected a multiple of {parts} rows: give the loader drop_last=True, or a sharding of "
                 "tokenlake.trainer.batch_sharding"
             )
+        # One value for each row, such as a label, has no ids that `context` could cut.
         if value.ndim == 1:
             return jax.device_put(value, row_sharding(self.mesh))
         return jax.device_put(value, self._rows)
 
     def _log(self, measured: Means) -> None:
+        # All numbers are read at once: each transfer waits for the devices.
         numbers, bad_steps = jax.device_get((measured, self.state.bad_steps))
         self._check_steps(bad_steps)
         numbers_by_name = {name: float(number) for name, number in numbers.items()}
@@ -432,12 +441,14 @@ class Trainer:
 
         They are means over the targets of its batches.
         """
+        # The sums of batches add up on the devices, and only the means are read.
         total: Sums | None = None
         for count, batch in enumerate(from_beginning(loader, self._beginnings[tag]), 1):
             sums = self._evaluate(self.params, self._placed(batch), self._reference)
             total = sums if total is None else jax.tree.map(jnp.add, total, sums)
             if count == self.config.evaluation.batches:
                 break
+        # `evaluation.batches` may end the pass early, while threads read ahead.
         loader.close()
         if total is None:
             raise ConfigError(
@@ -462,6 +473,8 @@ class Trainer:
 
         Its loss and its gradient norm are checked.
         """
+        # Steps count from 1 here: 0 means that all numbers were finite. The earlier of
+        # both steps is the cause, the other one its consequence.
         loss_step = int(bad_steps[0])
         gradient_step = int(bad_steps[1])
         if not loss_step and not gradient_step:
@@ -513,6 +526,8 @@ class Trainer:
         self, params: Params, optimizer: optax.GradientTransformationExtraArgs
     ) -> TrainState:
         """Return the state before the first step, on the devices of the mesh."""
+        # The optimizer makes its moments of parameters that are in their places, so
+        # that they lie beside these.
         placed_params = self._copied(params)
         return TrainState(
             step=self._put_everywhere(jnp.zeros((), jnp.int32)),
@@ -564,6 +579,7 @@ class Trainer:
                 callbacks.append(JsonlLog(config.log.jsonl))
             if config.log.tensorboard is not None:
                 callbacks.append(TensorBoardLog(config.log.tensorboard))
+        # It comes last: a checkpoint has the states of the others after its step.
         if config.checkpoint.folder is not None:
             callbacks.append(CheckpointCallback(config.checkpoint.every))
         return callbacks
@@ -580,6 +596,7 @@ class Trainer:
         metrics = restored.facts.get("metrics")
         if metrics is not None:
             self.metrics = TrainingMetrics(**metrics)
+        # A callback that the earlier run did not have begins without a state.
         states = restored.facts["callbacks"]
         for name, callback in self._named_callbacks():
             if name in states:
@@ -587,6 +604,7 @@ class Trainer:
 
     def _check_same_run(self, step: int, facts: Mapping[str, Any]) -> None:
         """Raise ConfigError if the facts of a checkpoint are those of another run."""
+        # Every option that differs is named, so that one attempt is enough to fix all.
         recorded = facts["run"]
         problems: list[str] = []
         for name, value in self._run_facts().items():
@@ -608,6 +626,7 @@ class Trainer:
         They are the identity of the run, the states of callbacks, and the last
         measurement.
         """
+        # Most callbacks have no state, and no entry.
         states: dict[str, Any] = {}
         for name, callback in self._named_callbacks():
             state = callback.get_state()
@@ -623,6 +642,8 @@ class Trainer:
 
         Only a run with the same ones may resume it.
         """
+        # A schedule without an end of its own ends with the run, whose length decides
+        # its rates.
         schedule = self.config.schedule.acting
         if "steps" in schedule:
             schedule["steps"] = self.config.schedule.steps or self.steps
@@ -650,8 +671,6 @@ class Trainer:
 
 
 _MEASURED: Final = frozenset(TrainingMetrics.__dataclass_fields__) - {"step", "others"}
-
-
 """Measurements that TrainingMetrics has an attribute for."""
 
 
@@ -678,6 +697,7 @@ def _flops_per_token(config: TrainingConfig, params: Params) -> float:
     """
     if config.log.flops_per_token is not None:
         return config.log.flops_per_token
+    # Two for each parameter in the forward pass, and four in the backward pass.
     return 6.0 * sum(leaf.size for leaf in jax.tree.leaves(params))
 
 
