@@ -346,8 +346,8 @@ class Assembler:
             cu_seqlens, max_seqlen = self._layout.bounds(
                 segments.runs, segments.row_runs, self._parts or 1
             )
-            for name, column in batch.items():
-                batch[name] = column.reshape(-1)
+            for column_name, column in batch.items():
+                batch[column_name] = column.reshape(-1)
             if self._parts is None:
                 cu_seqlens = cu_seqlens[0]
                 max_seqlen = max_seqlen.reshape(())
@@ -359,9 +359,10 @@ class Assembler:
         order = self._layout.order(segments.length, segments.runs, segments.row_runs)
         if order is None:
             return
-        for name in self.names:
-            column = batch[name]
-            batch[name] = moved(column, order, self._empty(column.shape, column.dtype))
+        for column_name in self.names:
+            column = batch[column_name]
+            memory = self._empty(column.shape, column.dtype)
+            batch[column_name] = moved(column, order, memory)
 
     def _stored_loss_mask(
         self,

@@ -124,7 +124,7 @@ class BucketRows:
 
         Rows of a bucket are counted in their row group. The inverse of :meth:`rows`.
         """
-        first, last = self._first_rows[group : group + 2].tolist()
-        place = int(np.flatnonzero(self._sorted[first:last] == row)[0])
+        first_row, last_row = self._first_rows[group : group + 2].tolist()
+        place = int(np.flatnonzero(self._sorted[first_row:last_row] == row)[0])
         bucket = int(np.flatnonzero(self._begins[:, group] <= place)[-1])
         return bucket, place - int(self._begins[bucket, group])

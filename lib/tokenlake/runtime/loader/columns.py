@@ -273,11 +273,11 @@ class RowSegments:
         if values.dtype != np.bool_:
             narrow = values.astype(np.min_scalar_type(largest))
         rows_at_once = max(1, _IDS_AT_ONCE // self.length)
-        for first in range(0, self.rows, rows_at_once):
-            end = min(first + rows_at_once, self.rows)
-            runs = slice(self.row_runs[first], self.row_runs[end])
+        for first_row in range(0, self.rows, rows_at_once):
+            end_row = min(first_row + rows_at_once, self.rows)
+            runs = slice(self.row_runs[first_row], self.row_runs[end_row])
             yield (
-                slice(first, end),
+                slice(first_row, end_row),
                 np.repeat(narrow[runs], self.runs[runs]).reshape(-1, self.length),
             )
 

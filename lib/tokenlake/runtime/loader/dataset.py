@@ -274,8 +274,8 @@ class Dataset:
         """
         # Slices share the memory of the decoded row groups.
         parts: list[pa.RecordBatch] = []
-        for group, first, end in self._rows.ranges(max(start, 0), stop):
-            parts.append(self._rows.read(group).slice(first, end - first))
+        for group, first_row, end_row in self._rows.ranges(max(start, 0), stop):
+            parts.append(self._rows.read(group).slice(first_row, end_row - first_row))
         schema = parts[0].schema if parts else self.schema
         return pa.Table.from_batches(parts, schema=schema)
 
@@ -290,18 +290,19 @@ class Dataset:
         # Segments and pieces of provenance are stored in the same order.
         row = self.read(index, index + 1).to_pylist()[0]
         documents: list[dict[str, Any]] = []
-        for length, piece in zip(row["segment_lengths"], row["documents"], strict=True):
-            entry = self._inputs.get(piece["file"])
+        lengths = row["segment_lengths"]
+        for length, origin in zip(lengths, row["documents"], strict=True):
+            entry = self._inputs.get(origin["file"])
             if entry is None:
                 raise IntegrityError(
-                    f"{self.name}: row {index} is of file {piece['file']}, which is not among the inputs"
+                    f"{self.name}: row {index} is of file {origin['file']}, which is not among the inputs"
                 )
             documents.append(
                 {
                     "source": entry.source,
                     "path": entry.path,
-                    "position": piece["position"],
-                    "start": piece["start"],
+                    "position": origin["position"],
+                    "start": origin["start"],
                     "length": length,
                 }
             )
@@ -314,14 +315,14 @@ class Dataset:
         ids = row["input_ids"]
         lengths = row["segment_lengths"] if self.kind == "packed" else [len(ids)]
         texts: list[str] = []
-        begin = 0
+        first_id = 0
         for length in lengths:
             texts.append(
                 self.tokenizer.decode(
-                    ids[begin : begin + length], skip_special_tokens=False
+                    ids[first_id : first_id + length], skip_special_tokens=False
                 )
             )
-            begin += length
+            first_id += length
         return texts
 
     def to_hf(
@@ -535,5 +536,5 @@ def _datasets_inside(where: str, options: Mapping[str, Any] | None) -> str:
     names = ", ".join(datasets[:_NAMES_SHOWN])
     if len(datasets) > _NAMES_SHOWN:
         names += f" and {len(datasets) - _NAMES_SHOWN} more"
-    first = f"{where.rstrip('/')}/{datasets[0]}"
-    return f"{where} is a store, not a dataset; it has {names}. Open one of them: tl.open({first!r})"
+    example = f"{where.rstrip('/')}/{datasets[0]}"
+    return f"{where} is a store, not a dataset; it has {names}. Open one of them: tl.open({example!r})"

@@ -363,8 +363,8 @@ def steps_of_document(
         raise ConfigError(
             "the order is endless; give the step before which to search (until, --step)"
         )
-    file = _files(plan).get(document.file)
-    if file is None:
+    file_entry = _files(plan).get(document.file)
+    if file_entry is None:
         raise ConfigError(f"no input file of {plan.named} has the id {document.file}")
     spans = _pass_spans(plan, until, passes)
     # Find the stored rows with segments of the document, then the deliveries of each.
@@ -385,7 +385,7 @@ def steps_of_document(
                 ]
     if not is_stored:
         raise ConfigError(
-            f"{plan.named} holds no document of {file.source} {file.path} at {document.position}: "
+            f"{plan.named} holds no document of {file_entry.source} {file_entry.path} at {document.position}: "
             f"{_neighbours(other_positions, document.position)}; it may have been filtered, or belong to another "
             "split"
         )

@@ -215,11 +215,11 @@ class HfColumns:
         """
         # Types are those that the losses and models of transformers take.
         columns: dict[str, Any] = {}
-        for name, new_name in self.names:
-            values = batch[self._our_column(name)]
-            if name.endswith("attention_mask"):
+        for column_name, new_name in self.names:
+            values = batch[self._our_column(column_name)]
+            if column_name.endswith("attention_mask"):
                 values = (values > 0).astype(np.int8)
-            if wide_labels and name.endswith(_LOSS):
+            if wide_labels and column_name.endswith(_LOSS):
                 values = values.astype(np.int64)
             columns[new_name] = values
         return columns
@@ -258,27 +258,30 @@ def _arrow_file(
         pad_id_of(rows.manifest),
         columns.names,
     ]
-    key = hashlib.sha256(json.dumps(contents).encode()).hexdigest()[:40]
-    path = folder / f"{key}.arrow"
-    hash_path = folder / f"{key}.sha256"
+    file_key = hashlib.sha256(json.dumps(contents).encode()).hexdigest()[:40]
+    path = folder / f"{file_key}.arrow"
+    hash_path = folder / f"{file_key}.sha256"
     with suppress(FileNotFoundError), path.open("rb") as stream:
         file_hash = hashlib.file_digest(cast("Any", stream), "sha256").hexdigest()
         if file_hash == hash_path.read_text():
             return path
     # Two processes may write it at once: both write the same bytes, and each renames a
     # complete file.
-    temp = folder / f".{key}-{secrets.token_hex(4)}"
+    unfinished_path = folder / f".{file_key}-{secrets.token_hex(4)}"
     try:
         batches = _batches(rows, columns, groups)
-        first = next(batches)
-        with HashingFile(temp) as sink, pa.ipc.new_stream(sink, first.schema) as writer:
-            for batch in chain([first], batches):
+        first_batch = next(batches)
+        with (
+            HashingFile(unfinished_path) as sink,
+            pa.ipc.new_stream(sink, first_batch.schema) as writer,
+        ):
+            for batch in chain([first_batch], batches):
                 writer.write_batch(batch)
-        temp.replace(path)
-        temp.write_text(sink.sha256)
-        temp.replace(hash_path)
+        unfinished_path.replace(path)
+        unfinished_path.write_text(sink.sha256)
+        unfinished_path.replace(hash_path)
     finally:
-        temp.unlink(missing_ok=True)
+        unfinished_path.unlink(missing_ok=True)
     return path
 
 
@@ -290,7 +293,7 @@ def _batches(
     if columns.rows != "packed":
         for batch in map(rows.read, groups):
             yield pa.RecordBatch.from_pydict(
-                {new: batch.column(name) for name, new in columns.names}
+                {new_name: batch.column(name) for name, new_name in columns.names}
             )
         return
     assembler = Assembler([rows], columns.ours)
@@ -301,7 +304,10 @@ def _batches(
         row = np.arange(decoded.rows, dtype=np.int64)
         batch = assembler.batch(shape, group_of_row, row, {group: decoded}.__getitem__)
         lists: dict[str, Any] = {}
-        for name, values in columns.of_batch(batch, wide_labels=False).items():
+        new_columns = columns.of_batch(batch, wide_labels=False)
+        for column_name, values in new_columns.items():
             flat = pa.array(values.reshape(-1))
-            lists[name] = pa.FixedSizeListArray.from_arrays(flat, values.shape[1])
+            lists[column_name] = pa.FixedSizeListArray.from_arrays(
+                flat, values.shape[1]
+            )
         yield pa.RecordBatch.from_pydict(lists)

@@ -294,7 +294,7 @@ def _open_copy(
     data_copy = copy.copy(data)
     if isinstance(data_copy, Mixture):
         copies: dict[str, Dataset] = {}
-        for name, dataset in data_copy.datasets.items():
-            copies[name] = copy.copy(dataset)
+        for source_name, dataset in data_copy.datasets.items():
+            copies[source_name] = copy.copy(dataset)
         data_copy.datasets = copies
     return HostReader.open(data_copy, options, form=form)

@@ -169,12 +169,12 @@ class Placement:
         # set.
         with jax.transfer_guard_host_to_device("allow"):
             placed: dict[str, Any] = {}
-            for name, values in columns.items():
+            for column_name, values in columns.items():
                 is_divided_as_rows = self._is_flat or values.ndim == 1
                 sharding = (
                     self._sharding_of_rows if is_divided_as_rows else self._sharding
                 )
-                placed[name] = self._global_array(values, size, sharding)
+                placed[column_name] = self._global_array(values, size, sharding)
             return placed
 
     def _global_array(
@@ -288,11 +288,11 @@ class Placement:
                 f"batch_size: got {size}, and {self._sharding} cuts the rows of a batch into {row_parts} equal parts; "
                 f"expected a multiple of {row_parts}, or a sharding of the rows over fewer devices"
             )
-        for length in self._lengths:
-            if length % id_parts:
+        for row_length in self._lengths:
+            if row_length % id_parts:
                 raise ConfigError(
-                    f"sharding: {self._sharding} cuts rows into {id_parts} equal parts, and rows have {length} ids, or "
-                    f"a multiple of them; expected a number of parts that divides {length}"
+                    f"sharding: {self._sharding} cuts rows into {id_parts} equal parts, and rows have {row_length} "
+                    f"ids, or a multiple of them; expected a number of parts that divides {row_length}"
                 )
 
 

@@ -91,9 +91,9 @@ class LengthIndex:
         _check_same_runs(sources)
         # Number of ids of each stored column in each row.
         self._columns: dict[str, npt.NDArray[Any]] = {}
-        for name in sources[0].ragged.columns:
-            lengths = [rows.ragged.lengths(name) for rows in sources]
-            self._columns[name] = (
+        for column_name in sources[0].ragged.columns:
+            lengths = [rows.ragged.lengths(column_name) for rows in sources]
+            self._columns[column_name] = (
                 lengths[0] if len(lengths) == 1 else np.concatenate(lengths)
             )
         self.truncated: Final = (
@@ -116,8 +116,8 @@ class LengthIndex:
 
     def run(self, run: TokenRun, rows: Int64 | slice) -> Int64:
         """Return the number of ids of a run in rows, int64[n]."""
-        first, *others = (self.column(name, rows) for name in run.columns)
-        return sum(others, first)
+        lengths, *other_lengths = (self.column(name, rows) for name in run.columns)
+        return sum(other_lengths, lengths)
 
     def lengths(self, rows: Int64 | slice) -> Int64:
         """Return the length of each row's longest run after truncation, int64[n]."""
@@ -137,8 +137,8 @@ class LengthIndex:
         begins = np.arange(0, int(self.first_rows[-1]), _ROWS_AT_ONCE)
         group_begins = self.first_rows[np.searchsorted(self.first_rows, begins)]
         bounds = np.unique(np.append(group_begins, self.first_rows[-1]))
-        for first, end in pairwise(bounds.tolist()):
-            yield slice(first, end)
+        for first_row, end_row in pairwise(bounds.tolist()):
+            yield slice(first_row, end_row)
 
     @cached_property
     def histogram(self) -> Int64:
@@ -224,8 +224,8 @@ def _check_same_runs(sources: Sequence[StoredRows]) -> None:
     # A dataset of preference pairs has three runs, one of documents has one.
     described: list[str] = []
     for rows in sources:
-        kind = " for ".join(rows.manifest.preference or (rows.manifest.kind,))
-        described.append(f"{rows.name} ({kind})")
+        listed_kinds = " for ".join(rows.manifest.preference or (rows.manifest.kind,))
+        described.append(f"{rows.name} ({listed_kinds})")
     raise ConfigError(
         f"a batch has rows of one kind and the same columns; got {', '.join(described)}"
     )

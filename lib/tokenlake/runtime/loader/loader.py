@@ -574,9 +574,12 @@ class LoaderMetrics:
     decoded_bytes: int
 
     def __iter__(self) -> Iterator[Metric]:
-        for name, help in _HELP.items():
+        for metric_name, help in _HELP.items():
             yield Metric(
-                f"tokenlake_loader_{name}", "counter", help, getattr(self, name)
+                f"tokenlake_loader_{metric_name}",
+                "counter",
+                help,
+                getattr(self, metric_name),
             )
 
 

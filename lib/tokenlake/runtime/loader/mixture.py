@@ -107,10 +107,12 @@ class Mixture:
                 datasets,
                 "a mapping of name to dataset (tl.open), with at least one",
             )
-        for name, dataset in datasets.items():
+        for source_name, dataset in datasets.items():
             if not isinstance(dataset, Dataset):  # pyright: ignore[reportUnnecessaryIsInstance]
                 raise expected(
-                    f"datasets: {name!r}", dataset, "a dataset, as tl.open returns it"
+                    f"datasets: {source_name!r}",
+                    dataset,
+                    "a dataset, as tl.open returns it",
                 )
         require_one_of("stop", stop, STOPS)
         block_size = whole_number("block_size", block_size, 1, _MOST_BLOCK)
@@ -146,7 +148,7 @@ class Mixture:
             )
             draws = self.caps.draws(source_rows | self._kept_rows)
             rows = sum(draws.values())
-            weights = {name: drawn / max(1, rows) for name, drawn in draws.items()}
+            weights = {name: draw / max(1, rows) for name, draw in draws.items()}
 
         # Read the weights.
         scheduler = _scheduler_of(weights, datasets)
@@ -176,16 +178,16 @@ class Mixture:
     def sizes(self) -> dict[str, SourceSize]:
         """Size of each source, after shortening."""
         sizes: dict[str, SourceSize] = {}
-        for name, dataset in self.datasets.items():
+        for source_name, dataset in self.datasets.items():
             totals = dataset.manifest.splits[dataset.split]
-            size = SourceSize.of(
+            source_size = SourceSize.of(
                 rows=totals.rows,
                 groups=len(dataset.rows.group_rows),
                 tokens=totals.tokens,
                 documents=totals.documents,
                 width=dataset.manifest.width,
             )
-            sizes[name] = size.shortened(self._kept_rows.get(name))
+            sizes[source_name] = source_size.shortened(self._kept_rows.get(source_name))
         return sizes
 
     def lanes(self, batch_size: int) -> int:
@@ -236,12 +238,15 @@ class Mixture:
             order = self._order(lanes, batch_size, seed, None)
         seed_of_pass = seed if passes == 0 else key_of(seed, passes)
         orders: list[EpochOrder] = []
-        for name, dataset in self.datasets.items():
+        for source_name, dataset in self.datasets.items():
             group_rows = shortened(
-                name, dataset.rows.group_rows, self._kept_rows.get(name), seed=seed
+                source_name,
+                dataset.rows.group_rows,
+                self._kept_rows.get(source_name),
+                seed=seed,
             )
             orders.append(
-                source_order(name, group_rows, lanes=lanes, seed=seed_of_pass)
+                source_order(source_name, group_rows, lanes=lanes, seed=seed_of_pass)
             )
         return MixtureStream(order, orders, rows=self.rows)
 
@@ -301,12 +306,12 @@ class Mixture:
         return f"Mixture({one_line(sources)})"
 
     def _repr_html_(self) -> str:
-        first = self.scheduler.get_weights(0)
-        last = self.scheduler.get_weights(self.scheduler.pieces[-1].last.step)
+        first_weights = self.scheduler.get_weights(0)
+        last_weights = self.scheduler.get_weights(self.scheduler.pieces[-1].last.step)
         # One line for each source, with its weight where the schedule begins and ends.
         rows: list[tuple[str, ...]] = []
         for name, dataset in self.datasets.items():
-            weights = (f"{first[name]:.6g}", f"{last[name]:.6g}")
+            weights = (f"{first_weights[name]:.6g}", f"{last_weights[name]:.6g}")
             rows.append((name, dataset.name, f"{len(dataset):,}", *weights))
         facts = {"stop": self.stop, "rows": self.rows, "order": self.order}
         return named_facts(
@@ -362,8 +367,8 @@ class Mixture:
     def _used_rows(self) -> dict[str, int]:
         """Number of rows that are used, of each source."""
         return {
-            name: self._kept_rows.get(name, len(dataset))
-            for name, dataset in self.datasets.items()
+            source_name: self._kept_rows.get(source_name, len(dataset))
+            for source_name, dataset in self.datasets.items()
         }
 
     def _check_repetitions(self) -> None:
@@ -383,9 +388,9 @@ class Mixture:
     def _mean_tokens(self) -> dict[str, Fraction]:
         """Mean number of tokens of a row of each source."""
         means: dict[str, Fraction] = {}
-        for name, dataset in self.datasets.items():
+        for source_name, dataset in self.datasets.items():
             totals = dataset.manifest.splits[dataset.split]
-            means[name] = Fraction(totals.tokens, max(1, totals.rows))
+            means[source_name] = Fraction(totals.tokens, max(1, totals.rows))
         return means
 
     def _row_weights(self, weights: Mapping[str, float]) -> dict[str, float]:
@@ -420,9 +425,9 @@ def _check_epochs_alone(arguments: Mapping[str, Any]) -> None:
     """
     defaults = (None, "restart", "rows")
     names: list[str] = []
-    for name, value in arguments.items():
-        if value not in defaults:
-            names.append(name)
+    for argument_name, argument in arguments.items():
+        if argument not in defaults:
+            names.append(argument_name)
     if names:
         raise ConfigError(
             f"epochs: they set the weights and the end of the mixture, and so would {', '.join(names)}; "
@@ -452,12 +457,12 @@ def _scheduler_of(
             "a mapping of name to share of rows, or a WeightScheduler",
         )
     ordered: dict[str, float] = {}
-    for name in datasets:
-        if name in weights:
-            ordered[name] = weights[name]
+    for source_name in datasets:
+        if source_name in weights:
+            ordered[source_name] = weights[source_name]
     # Keep the weights of unknown names: the check of the sources lists them.
-    for name, weight in weights.items():
-        ordered.setdefault(name, weight)
+    for source_name, weight in weights.items():
+        ordered.setdefault(source_name, weight)
     return constant(ordered)
 
 
@@ -472,9 +477,9 @@ def _check_sources(datasets: Mapping[str, Dataset], scheduler: WeightScheduler) 
             "expected the same names"
         )
     tokenizers: dict[str, list[str]] = {}
-    for name in scheduler.names:
-        for description in datasets[name].manifest.tokenizer.values():
-            source = f"{name} ({description['name']})"
+    for source_name in scheduler.names:
+        for description in datasets[source_name].manifest.tokenizer.values():
+            source = f"{source_name} ({description['name']})"
             tokenizers.setdefault(str(description["probe"]), []).append(source)
     if len(tokenizers) > 1:
         # A version that was mixed itself may name one tokenizer several times.

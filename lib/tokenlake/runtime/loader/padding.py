@@ -95,9 +95,10 @@ class BatchPadding:
     def __post_init__(self) -> None:
         # Each argument by itself.
         bounded_number("padding.multiple", self.multiple, 1, _LONGEST)
-        for name, value in (("length", self.length), ("max_length", self.max_length)):
-            if value is not None:
-                bounded_number(f"padding.{name}", value, 1, _LONGEST)
+        for option_name in ("length", "max_length"):
+            option_value = getattr(self, option_name)
+            if option_value is not None:
+                bounded_number(f"padding.{option_name}", option_value, 1, _LONGEST)
         if not isinstance(self.side, str) or self.side not in _SIDES:  # pyright: ignore[reportUnnecessaryIsInstance]
             raise expected("padding.side", self.side, "left or right")
         is_side = isinstance(self.truncate, str) and self.truncate in _SIDES
@@ -119,17 +120,20 @@ class BatchPadding:
             "buckets": self.buckets,
             "max_length": self.max_length,
         }
-        names = [name for name, value in lengths.items() if value is not None]
+        names = [name for name, length in lengths.items() if length is not None]
         # A number of buckets goes together with a max_length.
         is_fixed = self.length is not None or self.bounds is not None
         if len(names) > 1 and (is_fixed or names == ["length", "buckets"]):
             raise ConfigError(
                 f"padding: got {' and '.join(names)}; give only one of them: each of them sets the length of batches"
             )
-        for name, value in (("length", self.length), ("max_length", self.max_length)):
-            if value is not None and value % self.multiple:
+        for option_name in ("length", "max_length"):
+            option_value = getattr(self, option_name)
+            if option_value is not None and option_value % self.multiple:
                 raise expected(
-                    f"padding.{name}", value, f"a multiple of {self.multiple}"
+                    f"padding.{option_name}",
+                    option_value,
+                    f"a multiple of {self.multiple}",
                 )
         if self.truncate is not None and self.longest is None:
             raise ConfigError(

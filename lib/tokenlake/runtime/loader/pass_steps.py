@@ -89,20 +89,20 @@ class BucketStretch:
         # the others.
         batches: dict[str, int | None] = {}
         shares: dict[str, float] = {}
-        for number, (bucket, size) in enumerate(
+        for number, (bucket, batch_size) in enumerate(
             zip(self.buckets, self.sizes, strict=True)
         ):
-            name = str(bucket.length)
+            bucket_name = str(bucket.length)
             if self.batches is None:
-                batches[name] = None
-                shares[name] = bucket.rows / size
+                batches[bucket_name] = None
+                shares[bucket_name] = bucket.rows / batch_size
             else:
-                batches[name] = self.batches[number]
-                shares[name] = self.batches[number]
-        total = sum(shares.values())
+                batches[bucket_name] = self.batches[number]
+                shares[bucket_name] = self.batches[number]
+        total_share = sum(shares.values())
         return SourceMixture(
             batches,
-            constant({name: share / total for name, share in shares.items()}),
+            constant({name: share / total_share for name, share in shares.items()}),
             batch_size=BATCHES_TOGETHER,
             block_size=BATCHES_TOGETHER,
             seed=self.seed,
@@ -122,8 +122,8 @@ class BucketStretch:
         if len(self.sizes) > 1:
             batches_dealt = self.deal.drawn(0, step - self.first).tolist()
         delivered: list[int] = []
-        for bucket, size in enumerate(self.sizes):
-            rows = batches_dealt[bucket] * size
+        for bucket, batch_size in enumerate(self.sizes):
+            rows = batches_dealt[bucket] * batch_size
             if self.rows_left is not None:
                 # The last batch may not be full.
                 rows = min(rows, self.rows_left[bucket])
@@ -282,9 +282,9 @@ class PassSteps:
         It lies before the next one begins.
         """
         # Only the last stretch reaches the end of the pass.
-        last = self._stretches(passes, self.begin(passes))[-1]
-        step = last.first if last.end is None else last.end
-        return Position(step, passes, sum(last.delivered(step)))
+        last_stretch = self._stretches(passes, self.begin(passes))[-1]
+        step = last_stretch.first if last_stretch.end is None else last_stretch.end
+        return Position(step, passes, sum(last_stretch.delivered(step)))
 
     def rows_of(
         self, passes: int, wanted: RowsOfBatch, *, pad_last: bool
@@ -307,14 +307,16 @@ class PassSteps:
         delivered.append(stretches[-1].delivered(stretches[-1].end or 0))
         total = 0
         for stretch, ends in zip(stretches, delivered, strict=True):
-            for size, begin, end in zip(
+            for batch_size, first_step, end_step in zip(
                 stretch.sizes, stretch.rows_before, ends, strict=True
             ):
-                full_batches, rest = divmod(end - begin, size)
-                total += full_batches * len(wanted(size))
+                full_batches, rest = divmod(end_step - first_step, batch_size)
+                total += full_batches * len(wanted(batch_size))
                 if rest:
                     total += int(
-                        np.searchsorted(wanted(size), size if pad_last else rest)
+                        np.searchsorted(
+                            wanted(batch_size), batch_size if pad_last else rest
+                        )
                     )
         return total
 
@@ -544,11 +546,11 @@ class PassSteps:
         # `drop_last`.
         rows_left: list[int] = []
         batches: list[int] = []
-        for total, delivered, size in zip(
+        for total, delivered, batch_size in zip(
             self._totals, rows_before, sizes, strict=True
         ):
             rows = total - delivered
-            full_batches, rest = divmod(rows, size)
+            full_batches, rest = divmod(rows, batch_size)
             has_last_batch = rest > 0 and not self._drop_last
             rows_left.append(rows)
             batches.append(full_batches + 1 if has_last_batch else full_batches)
@@ -569,10 +571,10 @@ class PassSteps:
 
         None: it never ends.
         """
-        end = self._stretches(passes, first)[-1].end
-        if end is None:
+        end_step = self._stretches(passes, first)[-1].end
+        if end_step is None:
             return None
-        return end - first
+        return end_step - first
 
     def _begin_of(self, passes: int) -> int:
         """Return the step that begins a pass."""

@@ -376,8 +376,8 @@ class BatchPlan:
         # continues, a rebuilt version does not.
         mixture = self.data if isinstance(self.data, Mixture) else None
         sources: dict[str, dict[str, str]] = {}
-        for name, dataset in self.datasets.items():
-            sources[name] = {
+        for source_name, dataset in self.datasets.items():
+            sources[source_name] = {
                 "dataset": dataset.name,
                 "manifest": dataset.manifest.sha256,
             }
@@ -503,10 +503,10 @@ class BatchPlan:
         fitting = min(
             most_lanes(self.sizes.common), _LANES_BYTES // group_bytes, groups
         )
-        most = min(max(MOST_LANES, fitting), len(self.data))
+        largest_lanes = min(max(MOST_LANES, fitting), len(self.data))
         if is_bucketed:
-            most = min(most, most_of_buckets)
-        return divisor_of(self.sizes.common, most)
+            largest_lanes = min(largest_lanes, most_of_buckets)
+        return divisor_of(self.sizes.common, largest_lanes)
 
     def _lanes_for(self, lanes: int, rows: int) -> int:
         """Return a number of lanes for some rows.
@@ -639,10 +639,10 @@ class BatchPlan:
             "lengths": "padding with a max_length and `truncate` makes them shorter",
         }
         for option, instead in instead_of.items():
-            value = getattr(self.options, option)
-            if self.padding is not None and value is not None:
+            option_value = getattr(self.options, option)
+            if self.padding is not None and option_value is not None:
                 raise ConfigError(
-                    f"{option}: got {value!r}, which needs packed rows, and those of {self.named} have many "
+                    f"{option}: got {option_value!r}, which needs packed rows, and those of {self.named} have many "
                     f"lengths; leave it out: {instead}"
                 )
         if self.ranks is not None and self.sizes.common % self.ranks:

@@ -224,13 +224,13 @@ class DecodedAhead:
         groups = self._groups
         coming_bytes = (len(groups.under_way) + 1) * self._largest
         while groups.kept and groups.held + coming_bytes > groups.max_bytes:
-            last = self._last_needed(groups.kept)
-            if self._next_use(last) <= step:
+            last_needed = self._last_needed(groups.kept)
+            if self._next_use(last_needed) <= step:
                 # Do not look again before the next step: comparing all row groups in
                 # memory takes time.
                 self._is_full = True
                 return False
-            groups.invalidate(last)
+            groups.invalidate(last_needed)
         return True
 
     def _wake_threads(self) -> None:

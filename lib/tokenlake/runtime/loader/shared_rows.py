@@ -102,7 +102,7 @@ def _packed_rows(data: Dataset, columns: Sequence[str]) -> _Take:
     def take(rows: Int64) -> list[dict[str, Any]]:
         batch = dataset.take(rows, columns)
         return [
-            {name: values[index] for name, values in batch.items()}
+            {column_name: column[index] for column_name, column in batch.items()}
             for index in range(len(rows))
         ]
 
@@ -134,8 +134,8 @@ def _ragged_rows(data: Dataset, columns: Sequence[str]) -> _Take:
             # The first axis of a batch is its rows. This batch has one.
             examples.append(
                 {
-                    name: values.reshape(values.shape[1:])
-                    for name, values in batch.items()
+                    column_name: column.reshape(column.shape[1:])
+                    for column_name, column in batch.items()
                 }
             )
         return examples

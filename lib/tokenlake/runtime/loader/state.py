@@ -219,18 +219,22 @@ def position_of(plan: BatchPlan, state: Mapping[str, Any]) -> Position:
     ours = state_of(plan, Position(step, passes, rows))
     # 1. Compare the identities, and collect all differences.
     problems: list[str] = []
-    for name in ours:
-        if name not in state and name not in _OPTIONAL:
-            problems.append(f"{name} is missing there")
-        elif name == "sources":
-            problems.extend(_source_problems(plan, state.get(name), ours[name]))
-        elif name not in _NOT_COMPARED and not _is_equal(state.get(name), ours[name]):
+    for key_name in ours:
+        if key_name not in state and key_name not in _OPTIONAL:
+            problems.append(f"{key_name} is missing there")
+        elif key_name == "sources":
+            problems.extend(_source_problems(plan, state.get(key_name), ours[key_name]))
+        elif key_name in _NOT_COMPARED:
+            continue
+        elif not _is_equal(state.get(key_name), ours[key_name]):
             problems.append(
-                f"{name} is {_short(state.get(name))} there and {_short(ours[name])} here"
+                f"{key_name} is {_short(state.get(key_name))} there and {_short(ours[key_name])} here"
             )
-    for name in state:
-        if name not in ours and name not in _OPTIONAL:
-            problems.append(f"{name} is {_short(state[name])} there, and missing here")
+    for key_name in state:
+        if key_name not in ours and key_name not in _OPTIONAL:
+            problems.append(
+                f"{key_name} is {_short(state[key_name])} there, and missing here"
+            )
     theirs = _sizes_of(state)
     if theirs.before(step) != plan.sizes.before(step):
         problems.append(
@@ -296,9 +300,9 @@ def _sizes_of(state: Mapping[str, Any]) -> BatchSizes:
     try:
         return BatchSizes.from_json(state["batch_size"])
     except (KeyError, TypeError, ValueError, ConfigError):
-        got = _short(state.get("batch_size"))
+        stored_sizes = _short(state.get("batch_size"))
         raise ConfigError(
-            f"{NO_STATE}: batch_size: got {got}, must be [[step, rows], ...], from step 0 on"
+            f"{NO_STATE}: batch_size: got {stored_sizes}, must be [[step, rows], ...], from step 0 on"
         ) from None
 
 
@@ -388,8 +392,8 @@ def _source_problems(
     # Sources that were added are not in the state, and are left out of the comparison.
     added_names = _added_sources(plan, theirs)
     compared = dict(ours)
-    for name in added_names:
-        del compared[name]
+    for source_name in added_names:
+        del compared[source_name]
     if _is_equal(theirs, compared):
         return []
     hint = ""
@@ -424,8 +428,8 @@ def _mixture_problems(
     ours = plan.data.to_json()
     added_names = _added_sources(plan, state.get("sources"))
     kept_rows = dict(ours.pop("kept", {}))
-    for name in added_names:
-        kept_rows.pop(name, None)
+    for source_name in added_names:
+        kept_rows.pop(source_name, None)
     if kept_rows:
         ours["kept"] = kept_rows
     # A step of the schedule has the rows of the first batch by default. The number has
@@ -436,12 +440,12 @@ def _mixture_problems(
     # each bucket would end elsewhere.
     not_compared = ("schedule",) if plan.bucket_shapes else ("schedule", "rows")
     problems: list[str] = []
-    for name in dict.fromkeys((*ours, *theirs)):
-        stored_value = theirs.get(name)
-        own_value = ours.get(name)
-        if name not in not_compared and not _is_equal(stored_value, own_value):
+    for argument_name in dict.fromkeys((*ours, *theirs)):
+        stored_value = theirs.get(argument_name)
+        own_value = ours.get(argument_name)
+        if argument_name not in not_compared and not _is_equal(stored_value, own_value):
             problems.append(
-                f"mixture.{name} is {stored_value!r} there and {own_value!r} here"
+                f"mixture.{argument_name} is {stored_value!r} there and {own_value!r} here"
             )
     if problems or _is_equal(theirs.get("schedule"), ours["schedule"]):
         return problems
@@ -494,10 +498,10 @@ def _weights_by_step(schedule: WeightScheduler) -> str:
 
 def _short(value: Any) -> str:
     """Return a value for a message, long ones abbreviated."""
-    text = repr(value)
-    if len(text) > _MOST_SHOWN:
-        return f"{text[:_MOST_SHOWN]}..."
-    return text
+    shown_value = repr(value)
+    if len(shown_value) > _MOST_SHOWN:
+        return f"{shown_value[:_MOST_SHOWN]}..."
+    return shown_value
 
 
 Opener = Callable[[str, str], Dataset]
@@ -520,9 +524,9 @@ def restored(state: Any, open_dataset: Opener) -> tuple[BatchPlan, Position]:
     require_whole_run(state)
     # 1. Read the state.
     names = ["seed", "shuffle", "epochs", "drop_last", "lanes", "window"]
-    for name in ("padding", "balance", "lengths", "interleave"):
-        if name in state:
-            names.append(name)
+    for option_name in ("padding", "balance", "lengths", "interleave"):
+        if option_name in state:
+            names.append(option_name)
     mixture_arguments: dict[str, Any] = {}
     schedule: Any = None
     kept_rows: dict[str, Any] = {}
@@ -552,8 +556,8 @@ def restored(state: Any, open_dataset: Opener) -> tuple[BatchPlan, Position]:
             raise ConfigError(
                 f"{NO_STATE}: {split!r} does not name a split of a version"
             )
-    for name, (version, _, split) in sources.items():
-        datasets[name] = open_dataset(version, split)
+    for source_name, (version, _, split) in sources.items():
+        datasets[source_name] = open_dataset(version, split)
     # 3. Combine them as they were. The state has weights by rows, even if they were
     #    given by tokens.
     if mixture is None:
@@ -592,11 +596,13 @@ def _fractions(
         ConfigError: A name is not that of a source, or a number is not possible.
     """
     fractions: dict[str, Fraction] = {}
-    for name, rows in kept_rows.items():
-        if name not in datasets:
-            raise ConfigError(f"{NO_STATE}: mixture.kept: {name!r} is not a source")
-        most = len(datasets[name])
-        fractions[name] = Fraction(
-            whole_number(f"{NO_STATE}: mixture.kept.{name}", rows, 1, most), most
+    for source_name, rows in kept_rows.items():
+        if source_name not in datasets:
+            raise ConfigError(
+                f"{NO_STATE}: mixture.kept: {source_name!r} is not a source"
+            )
+        most = len(datasets[source_name])
+        fractions[source_name] = Fraction(
+            whole_number(f"{NO_STATE}: mixture.kept.{source_name}", rows, 1, most), most
         )
     return fractions

@@ -485,7 +485,7 @@ def _number_tensor(value: Any) -> Any:
     Integers become int64. Any other value is returned as it is.
     """
     is_number_list = isinstance(value, list) and all(
-        isinstance(item, int | float) for item in value
+        isinstance(number, int | float) for number in value
     )
     is_number_array = isinstance(value, np.ndarray) and value.dtype.kind in "biuf"
     if not is_number_list and not is_number_array:
@@ -502,15 +502,16 @@ def _tensors(batch: dict[str, Any], integers: str) -> Item:
     Columns that keep their type share the memory of the arrays.
     """
     tensors: Item = {}
-    for name, array in batch.items():
-        is_wide = integers == "int64" or (integers == "mixed" and name.endswith(_LOSS))
+    for column_name, array in batch.items():
+        is_of_loss = column_name.endswith(_LOSS)
+        is_wide = integers == "int64" or (integers == "mixed" and is_of_loss)
         if is_wide and array.dtype == np.int32:
             # Not tensor.long(): for such small arrays PyTorch's threads wait longer
             # than they work.
             wide_array = reused_array(array.shape, np.int64)
             np.copyto(wide_array, array)
             array = wide_array
-        tensors[name] = torch.from_numpy(array)
+        tensors[column_name] = torch.from_numpy(array)
     return tensors
 
 

@@ -152,9 +152,9 @@ class EarlyStopping(Callback):
                 f"early_stopping: got {metric} of {tag}, which is not evaluated; expected one of {', '.join(evaluated)}"
             )
         # Not falling by at least `min_delta` is no gain.
-        value = results[tag][metric]
-        if value < self.best - self._config.min_delta:
-            self.best = value
+        metric_value = results[tag][metric]
+        if metric_value < self.best - self._config.min_delta:
+            self.best = metric_value
             self.waited = 0
         else:
             self.waited += 1

@@ -135,19 +135,19 @@ class Checkpoints:
             self._manager.delete(damaged_step)
         self._damaged = frozenset()
         # The state is copied now: the loader moves on while Orbax writes.
-        data = LoaderSave(loader)
+        loader_save = LoaderSave(loader)
         # The facts hold the digests of the other parts, and their own as the last.
         written: dict[str, Any] = {
             **facts,
             _ARRAYS: _to_json(arrays),
-            _LOADER: _digest(data.state),
+            _LOADER: _digest(loader_save.state),
         }
         written[_DIGEST] = _digest(written)
         self._manager.save(
             step,
             args=ocp.args.Composite(
                 state=ocp.args.StandardSave(saved_part(state)),
-                data=data,
+                data=loader_save,
                 facts=ocp.args.JsonSave(written),
             ),
         )
@@ -182,12 +182,12 @@ class Checkpoints:
                 # Another run is no damage: its ConfigError ends the search.
                 check(step, facts)
                 state = self._read_state(step, facts, like)
-                data = self._read_loader(step, facts)
+                loader_state = self._read_loader(step, facts)
             except IntegrityError as error:
                 damaged[step] = str(error)
                 continue
             # The loader moves only after all parts were read.
-            loader.set_state(data)
+            loader.set_state(loader_state)
             self._damaged = frozenset(damaged)
             return Restored(step, state, facts, damaged)
         reasons = "; ".join(damaged.values())
@@ -245,10 +245,10 @@ class Checkpoints:
 
         # Compare the fingerprints of the arrays that were read, on the devices.
         damaged_arrays: list[str] = []
-        for name, array in array_facts(arrays).items():
-            _shape, _dtype, fingerprint = recorded[name]
+        for array_name, array in array_facts(arrays).items():
+            _shape, _dtype, fingerprint = recorded[array_name]
             if array.fingerprint != fingerprint:
-                damaged_arrays.append(name)
+                damaged_arrays.append(array_name)
         if damaged_arrays:
             raise _damage_error(
                 step,
@@ -285,34 +285,34 @@ class Checkpoints:
         """
         # Type and shape of each array, there and here.
         recorded_types: dict[str, str] = {}
-        for name, (shape, dtype, _fingerprint) in recorded.items():
-            recorded_types[name] = _described(shape, dtype)
+        for array_name, (shape, dtype, _fingerprint) in recorded.items():
+            recorded_types[array_name] = _described(shape, dtype)
         current_types: dict[str, str] = {}
         for path, leaf in jax.tree_util.tree_leaves_with_path(current):
             current_types[path_name(path)] = _described(leaf.shape, leaf.dtype)
 
-        names = [
-            name
-            for name in sorted(recorded_types | current_types)
-            if recorded_types.get(name) != current_types.get(name)
+        array_names = [
+            array_name
+            for array_name in sorted(recorded_types | current_types)
+            if recorded_types.get(array_name) != current_types.get(array_name)
         ]
-        if not names:
+        if not array_names:
             return
         # Parameters first: the moments only follow their parameters.
-        names.sort(key=lambda name: not name.startswith("params/"))
+        array_names.sort(key=lambda name: not name.startswith("params/"))
         differences: list[str] = []
-        for name in names[:_SHOWN]:
-            recorded_type = recorded_types.get(name, "missing")
-            current_type = current_types.get(name, "missing")
+        for array_name in array_names[:_SHOWN]:
+            recorded_type = recorded_types.get(array_name, "missing")
+            current_type = current_types.get(array_name, "missing")
             differences.append(
-                f"{name} is {recorded_type} there and {current_type} here"
+                f"{array_name} is {recorded_type} there and {current_type} here"
             )
-        if len(names) > _SHOWN:
-            differences.append(f"{len(names) - _SHOWN} more differ")
+        if len(array_names) > _SHOWN:
+            differences.append(f"{len(array_names) - _SHOWN} more differ")
         raise ConfigError(
             f"{self.folder}: step {step} belongs to another model or optimizer: {'; '.join(differences)}; expected "
             "the same ones, or another folder",
-            differs=names,
+            differs=array_names,
         )
 
     def _read_loader(self, step: int, facts: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -365,8 +365,8 @@ def _to_json(arrays: Mapping[str, ArrayFacts]) -> dict[str, Any]:
     This is their record in the facts of a checkpoint.
     """
     return {
-        name: [list(facts.shape), facts.dtype, facts.fingerprint]
-        for name, facts in arrays.items()
+        array_name: [list(facts.shape), facts.dtype, facts.fingerprint]
+        for array_name, facts in arrays.items()
     }
 
 
@@ -377,10 +377,10 @@ def _described(shape: Sequence[int], dtype: Any) -> str:
 
 def _listed(names: Sequence[str]) -> str:
     """Return the first names as text, and the number of the others."""
-    text = ", ".join(names[:_SHOWN])
+    listed_names = ", ".join(names[:_SHOWN])
     if len(names) > _SHOWN:
-        text += f" and {len(names) - _SHOWN} more"
-    return text
+        listed_names += f" and {len(names) - _SHOWN} more"
+    return listed_names
 
 
 def _digest(value: Any) -> str:

@@ -73,14 +73,15 @@ class _Choice(Section):
         """Raise an error for an option that is set and does not act with the name."""
         # An option of another loss or optimizer would be ignored silently: name the
         # ones that it belongs to.
-        name: str = self.model_dump(include={"name"})["name"]
-        for option in sorted(self.model_fields_set - {"name"} - self.known[name]):
+        chosen_name: str = self.model_dump(include={"name"})["name"]
+        idle_options = self.model_fields_set - {"name"} - self.known[chosen_name]
+        for option in sorted(idle_options):
             users = ", ".join(
                 choice for choice, options in self.known.items() if option in options
             )
             if getattr(self, option) is not None:
                 raise problem(
-                    f"{option} does not act with {self.key} {name!r}; it belongs to: {users}"
+                    f"{option} does not act with {self.key} {chosen_name!r}; it belongs to: {users}"
                 )
         return self
 
@@ -89,9 +90,10 @@ class _Choice(Section):
         """Name and acting options, as JSON values: they decide the numbers of a run."""
         # Options without effect are left out, so that they do not keep a run from
         # resuming.
-        facts = self.model_dump(mode="json")
+        options = self.model_dump(mode="json")
         return {
-            name: facts[name] for name in ("name", *sorted(self.known[facts["name"]]))
+            option_name: options[option_name]
+            for option_name in ("name", *sorted(self.known[options["name"]]))
         }
 
 

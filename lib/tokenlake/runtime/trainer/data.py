@@ -115,8 +115,8 @@ def _columns_of(config: TrainingConfig, data: TrainingData) -> tuple[str, ...] |
 def _opened(data: TrainingData) -> Dataset | Mixture:
     """Return the dataset or the mixture that section `data` names."""
     datasets: dict[str, Dataset] = {}
-    for name, source in data.sources.items():
-        datasets[name] = open_dataset(source.dataset, split=source.split)
+    for source_name, source in data.sources.items():
+        datasets[source_name] = open_dataset(source.dataset, split=source.split)
     if data.mixture is None:
         return datasets[data.split]
     return _mixture_of(data.mixture, datasets)
@@ -152,13 +152,13 @@ def _held_out_sets(
     # here.
     held_out_sets: dict[str, HeldOutSet] = {}
     versions: list[str] = []
-    for name, source in data.sources.items():
+    for source_name, source in data.sources.items():
         manifest = open_dataset(source.dataset, split=source.split).manifest
         versions.append(f"{manifest.dataset}@v{manifest.version}")
         for tag, split in manifest.held_out.items():
             # Sources may hold out sets of the same tag.
             if data.mixture is not None:
-                tag = f"{name}.{tag}"
+                tag = f"{source_name}.{tag}"
             held_out_sets[tag] = HeldOutSet(dataset=source.dataset, split=split)
     if not held_out_sets:
         raise ConfigError(

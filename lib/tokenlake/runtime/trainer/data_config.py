@@ -281,25 +281,27 @@ class MixtureConfig(Section):
         They shorten sources or limit their repetitions.
         """
         # They are arguments of the library with the same names.
-        names = (
+        option_names = (
             "max_repetitions",
             "max_fraction",
             "epochs",
             "target_budget",
             "experiment_budget",
         )
-        return {name: getattr(self, name) for name in names}
+        return {option_name: getattr(self, option_name) for option_name in option_names}
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         """Raise an error unless weights and caps fit the sources and each other."""
         # One way to set the weights.
-        names = ("weights", "weight_schedule", "epochs")
-        given_names = [name for name in names if getattr(self, name) is not None]
-        if len(given_names) != 1:
-            got = " and ".join(given_names) or "none"
+        option_names = ("weights", "weight_schedule", "epochs")
+        set_options = [
+            option for option in option_names if getattr(self, option) is not None
+        ]
+        if len(set_options) != 1:
+            listed_options = " and ".join(set_options) or "none"
             raise problem(
-                f"got {got} of {', '.join(names)}; expected exactly one of them"
+                f"got {listed_options} of {', '.join(option_names)}; expected exactly one of them"
             )
         has_schedule_type = "weight_schedule_type" in self.model_fields_set
         if self.weight_schedule is None and has_schedule_type:
@@ -333,11 +335,11 @@ class MixtureConfig(Section):
 
     def _check_names(self, option: str, weights: Mapping[str, float]) -> None:
         """Raise an error for a weight of another source."""
-        for name in weights:
-            if name not in self.datasets:
-                hint = did_you_mean(name, self.datasets)
+        for source_name in weights:
+            if source_name not in self.datasets:
+                hint = did_you_mean(source_name, self.datasets)
                 raise problem(
-                    f"{option}: {name!r} is not in datasets{hint} ({', '.join(self.datasets)})"
+                    f"{option}: {source_name!r} is not in datasets{hint} ({', '.join(self.datasets)})"
                 )
 
     def _check_ascending(self) -> None:
@@ -463,12 +465,12 @@ class TrainingData(Section):
     @property
     def loader_options(self) -> dict[str, Any]:
         """Options of :class:`tokenlake.DataLoader` except `batch_size`."""
-        names = [
-            name
-            for name in type(self).model_fields
-            if name not in (*_OF_SOURCE, "batch_size")
+        option_names = [
+            option_name
+            for option_name in type(self).model_fields
+            if option_name not in (*_OF_SOURCE, "batch_size")
         ]
-        return {name: getattr(self, name) for name in names}
+        return {option_name: getattr(self, option_name) for option_name in option_names}
 
     @model_validator(mode="before")
     @classmethod
@@ -476,9 +478,9 @@ class TrainingData(Section):
         """Raise an error for an option of the loader that the mesh of the run sets."""
         # Users know these from `tl.DataLoader`: name the section that sets them here.
         if isinstance(value, Mapping):
-            for name, reason in SET_BY_MESH.items():
-                if name in value:
-                    raise problem(f"{name}: {reason}")
+            for option_name, reason in SET_BY_MESH.items():
+                if option_name in value:
+                    raise problem(f"{option_name}: {reason}")
         return value
 
     @model_validator(mode="after")
@@ -493,10 +495,10 @@ class TrainingData(Section):
             )
         # A split beside a mixture would be read as that of all sources.
         if self.mixture is not None:
-            for name in ("dataset", "split"):
-                if name in self.model_fields_set:
+            for option_name in ("dataset", "split"):
+                if option_name in self.model_fields_set:
                     raise problem(
-                        f"{name} does not act with mixture, whose datasets name theirs; leave it out"
+                        f"{option_name} does not act with mixture, whose datasets name theirs; leave it out"
                     )
         options = dict(self.loader_options)
         # The mesh sets the number of ranks, which the check would miss.

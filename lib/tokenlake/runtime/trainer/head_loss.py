@@ -181,8 +181,8 @@ def _of_chunk(
 
     # 2. One number of each place: log Z, log p, the loss and its two derivatives.
     is_target = targets != IGNORED
-    ids = jax.lax.broadcasted_iota(jnp.int32, logits.shape, 2)
-    is_id_of_target = ids == targets[..., None]
+    vocabulary_ids = jax.lax.broadcasted_iota(jnp.int32, logits.shape, 2)
+    is_id_of_target = vocabulary_ids == targets[..., None]
     # The exponentials are those of logits minus the largest one: none overflows.
     largest = jax.lax.stop_gradient(jnp.max(logits, axis=-1, keepdims=True))
     log_z = jnp.log(jnp.sum(jnp.exp(logits - largest), axis=-1)) + largest[..., 0]
@@ -195,7 +195,7 @@ def _of_chunk(
 
     # The target is the likeliest id if it has the largest logit and no id before it
     # has.
-    is_before_target = ids < targets[..., None]
+    is_before_target = vocabulary_ids < targets[..., None]
     is_earlier = jnp.any((logits == largest) & is_before_target, axis=-1)
     is_likeliest = is_target & (target_logits == largest[..., 0]) & ~is_earlier
     weight = jnp.sum(is_target, dtype=jnp.float32)

@@ -54,14 +54,15 @@ def check_loader(
 
     # Full batches.
     shape = _shape_of(loader)
-    for size in shape.sizes:
-        if size % accumulate:
+    for batch_rows in shape.sizes:
+        if batch_rows % accumulate:
             raise ConfigError(
-                f"accumulate: got {accumulate}, and a batch of {argument} has {size} rows; expected a divisor of {size}"
+                f"accumulate: got {accumulate}, and a batch of {argument} has {batch_rows} rows; expected a divisor "
+                f"of {batch_rows}"
             )
-        if size % parts:
+        if batch_rows % parts:
             raise ConfigError(
-                f"{argument}: got batches of {size} rows, which cannot be cut over {parts} devices; "
+                f"{argument}: got batches of {batch_rows} rows, which cannot be cut over {parts} devices; "
                 f"expected a multiple of {parts}"
             )
 
@@ -104,9 +105,9 @@ def check_held_out(
             training data.
     """
     if not isinstance(evaluation, Mapping):
-        kind = type(evaluation).__name__
+        type_name = type(evaluation).__name__
         raise ConfigError(
-            f"evaluation: got a {kind}, expected a mapping of tags to loaders: {{'held-out': loader}}"
+            f"evaluation: got a {type_name}, expected a mapping of tags to loaders: {{'held-out': loader}}"
         )
     held_out: dict[str, BatchLoader] = {}
     for tag, held_out_loader in evaluation.items():
@@ -176,13 +177,13 @@ def _shape_of(loader: BatchLoader) -> _LoaderShape:
     plan: BatchPlan | None = getattr(loader, "plan", None)
     if plan is not None:
         return _shape_of_plan(plan)
-    size: int | None = getattr(loader, "batch_size", None)
-    if size is None:
+    batch_size: int | None = getattr(loader, "batch_size", None)
+    if batch_size is None:
         return _LoaderShape(())
     # A loader that does not say otherwise is trusted to deliver full batches only.
     if getattr(loader, "drop_last", True) or _is_endless(loader):
-        return _LoaderShape((size,))
-    return _with_last_batch(size, getattr(loader, "rows", None))
+        return _LoaderShape((batch_size,))
+    return _with_last_batch(batch_size, getattr(loader, "rows", None))
 
 
 def _shape_of_plan(plan: BatchPlan) -> _LoaderShape:
@@ -194,7 +195,7 @@ def _shape_of_plan(plan: BatchPlan) -> _LoaderShape:
     hosts = 1
     if options.host is not None:
         _host, hosts = options.host
-    sizes = tuple(size // hosts for size in plan.batch_sizes)
+    sizes = tuple(batch_size // hosts for batch_size in plan.batch_sizes)
     # A last batch that is padded, left out or never reached is no smaller one.
     if options.pad_last or options.drop_last or plan.batches_in(0) is None:
         return _LoaderShape(sizes)

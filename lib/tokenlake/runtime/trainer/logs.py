@@ -82,8 +82,8 @@ class JsonlLog(Callback):
 
     def _append(self, facts: Mapping[str, Any]) -> None:
         # Closed after each line, so that a process that is killed loses none.
-        with self._path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(facts) + "\n")
+        with self._path.open("a", encoding="utf-8") as log_file:
+            log_file.write(json.dumps(facts) + "\n")
 
 
 @final
@@ -119,7 +119,7 @@ class TensorBoardLog(Callback):
         self._writer.close()
 
     def _write(self, group: str, step: int, values: Mapping[str, float | None]) -> None:
-        for name, value in values.items():
-            if value is not None:
-                self._writer.add_scalar(f"{group}/{name}", value, step)
+        for metric_name, metric_value in values.items():
+            if metric_value is not None:
+                self._writer.add_scalar(f"{group}/{metric_name}", metric_value, step)
         self._writer.flush()

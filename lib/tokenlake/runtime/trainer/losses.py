@@ -120,9 +120,9 @@ class WholeBatchObjective(ABC):
     ) -> Sums:
         """Return the sums of a batch that is not cut."""
         # The same three steps as for a batch in parts, with a single part.
-        whole = self.widen(batch)
-        shared = jax.lax.stop_gradient(self.shared_sums(params, whole, reference))
-        return self.part_sums(params, whole, reference, shared)
+        widened = self.widen(batch)
+        shared = jax.lax.stop_gradient(self.shared_sums(params, widened, reference))
+        return self.part_sums(params, widened, reference, shared)
 
 
 def targets_of(batch: DeviceBatch) -> jax.Array:
@@ -182,8 +182,8 @@ def log_probs(logits: jax.Array, targets: jax.Array) -> tuple[jax.Array, jax.Arr
     is_target = targets != IGNORED
     log_z = jax.nn.logsumexp(logits, axis=-1)
     # -100 is no index: places without a target look id 0 up, which is not used.
-    ids = jnp.where(is_target, targets, 0)
-    target_logits = jnp.take_along_axis(logits, ids[..., None], axis=-1)[..., 0]
+    target_ids = jnp.where(is_target, targets, 0)
+    target_logits = jnp.take_along_axis(logits, target_ids[..., None], axis=-1)[..., 0]
     log_p = jnp.where(is_target, target_logits - log_z, 0.0)
     return log_p, jnp.where(is_target, log_z, 0.0)
 

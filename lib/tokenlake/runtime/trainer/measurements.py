@@ -104,12 +104,12 @@ def finite(facts: Mapping[str, Any]) -> dict[str, Any]:
             becomes None.
     """
     json_values: dict[str, Any] = {}
-    for name, value in facts.items():
-        if value is None:
+    for metric_name, metric_value in facts.items():
+        if metric_value is None:
             continue
-        json_values[name] = value
-        if isinstance(value, float) and not math.isfinite(value):
-            json_values[name] = None
+        json_values[metric_name] = metric_value
+        if isinstance(metric_value, float) and not math.isfinite(metric_value):
+            json_values[metric_name] = None
     return json_values
 
 
@@ -241,17 +241,18 @@ def measured_flops(precision: str) -> float:
     """
     # A matrix product is the operation that the data sheets count.
     product = jax.jit(jnp.matmul)
-    size = 256
+    matrix_size = 256
     seconds = 0.0
-    while seconds < _LONG_PRODUCT and size < _LARGEST_SIZE:
-        size *= 2
-        matrix = jax.random.normal(jax.random.key(0), (size, size), precision)
+    while seconds < _LONG_PRODUCT and matrix_size < _LARGEST_SIZE:
+        matrix_size *= 2
+        shape = (matrix_size, matrix_size)
+        matrix = jax.random.normal(jax.random.key(0), shape, precision)
         # The first product compiles; of the others the fastest counts.
         jax.block_until_ready(product(matrix, matrix))
         seconds = math.inf
         for _ in range(_REPETITIONS):
-            start = time.perf_counter()
+            start_time = time.perf_counter()
             jax.block_until_ready(product(matrix, matrix))
-            seconds = min(seconds, time.perf_counter() - start)
+            seconds = min(seconds, time.perf_counter() - start_time)
     # size**3 multiplications, and as many additions.
-    return 2 * size**3 / seconds
+    return 2 * matrix_size**3 / seconds

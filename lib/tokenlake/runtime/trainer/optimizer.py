@@ -39,10 +39,10 @@ def make_optimizer(
     """
     # Options left out are not passed on: optax has the defaults of the authors.
     options: dict[str, Any] = {}
-    for name in ("b1", "b2", "eps"):
-        value = getattr(config, name)
-        if value is not None:
-            options[name] = value
+    for option_name in ("b1", "b2", "eps"):
+        option_value = getattr(config, option_name)
+        if option_value is not None:
+            options[option_name] = option_value
     decay = config.weight_decay
     mask = decayed(config.no_decay)
     optimizer: Any
@@ -90,8 +90,8 @@ def decayed(no_decay: tuple[str, ...]) -> Callable[[Params], Any]:
         return jax.tree_util.tree_map_with_path(has_decay, params)
 
     def has_decay(path: tuple[Any, ...], _leaf: Any) -> bool:
-        name = path_name(path)
-        return not any(re.search(pattern, name) for pattern in no_decay)
+        param_name = path_name(path)
+        return not any(re.search(pattern, param_name) for pattern in no_decay)
 
     return mask
 
@@ -117,13 +117,13 @@ def make_schedule(config: ScheduleConfig, steps: int) -> optax.Schedule:
         >>> round(float(schedule(10)), 6)
         0.001
     """
-    end = config.steps or steps
-    if config.name != "constant" and config.warmup >= end:
+    end_step = config.steps or steps
+    if config.name != "constant" and config.warmup >= end_step:
         raise ConfigError(
-            f"schedule.warmup: got {config.warmup} steps of {end}; expected fewer than the schedule has",
+            f"schedule.warmup: got {config.warmup} steps of {end_step}; expected fewer than the schedule has",
             field_path="schedule.warmup",
         )
-    fall = _after_warmup(config, end - config.warmup)
+    fall = _after_warmup(config, end_step - config.warmup)
     if not config.warmup:
         return fall
     rise = optax.linear_schedule(0.0, config.peak, config.warmup)
@@ -172,8 +172,9 @@ def _cosine_restarts(config: ScheduleConfig, steps: int) -> optax.Schedule:
     # Steps are whole numbers: the lengths of two cycles differ by at most one.
     starts = [steps * cycle // config.cycles for cycle in range(config.cycles + 1)]
     half_cosines: list[optax.Schedule] = []
-    for start, end in pairwise(starts):
+    for start_step, end_step in pairwise(starts):
+        cycle_steps = end_step - start_step
         half_cosines.append(
-            optax.cosine_decay_schedule(config.peak, end - start, alpha=config.floor)
+            optax.cosine_decay_schedule(config.peak, cycle_steps, alpha=config.floor)
         )
     return optax.join_schedules(half_cosines, starts[1:-1])

@@ -130,20 +130,21 @@ def mismatched(batch: DeviceBatch) -> DeviceBatch:
 
     # Step 1. All are int32[B]; a row without a target has a count of 0.
     is_target = targets != IGNORED
-    first = jnp.argmax(is_target, axis=1)
-    last = length - 1 - jnp.argmax(is_target[:, ::-1], axis=1)
-    count = jnp.where(is_target.any(axis=1), last - first + 1, 0)
+    first_place = jnp.argmax(is_target, axis=1)
+    last_place = length - 1 - jnp.argmax(is_target[:, ::-1], axis=1)
+    target_count = jnp.where(is_target.any(axis=1), last_place - first_place + 1, 0)
 
     # Step 2. All are int32[B, T].
-    distance = jnp.arange(length)[None] - first[:, None]
-    place_in_next = jnp.clip(jnp.roll(first, -1)[:, None] + distance, 0, length - 1)
+    distance = jnp.arange(length)[None] - first_place[:, None]
+    next_first_place = jnp.roll(first_place, -1)[:, None]
+    place_in_next = jnp.clip(next_first_place + distance, 0, length - 1)
     next_ids = jnp.take_along_axis(jnp.roll(ids, -1, axis=0), place_in_next, axis=1)
     next_targets = jnp.take_along_axis(
         jnp.roll(targets, -1, axis=0), place_in_next, axis=1
     )
 
     # Step 3. An id of the answer stands one place after the place that predicts it.
-    next_count = jnp.where(count > 0, jnp.roll(count, -1), 0)[:, None]
+    next_count = jnp.where(target_count > 0, jnp.roll(target_count, -1), 0)[:, None]
     is_answer_id = (distance >= 1) & (distance <= next_count)
     predicts_answer = (distance >= 0) & (distance < next_count)
     columns = {
@@ -151,9 +152,9 @@ def mismatched(batch: DeviceBatch) -> DeviceBatch:
         "input_ids": jnp.where(is_answer_id, next_ids, ids),
         "targets": jnp.where(predicts_answer, next_targets, IGNORED),
     }
-    for name in _MASKS:
-        if name in batch:
-            columns[name] = jnp.where(is_answer_id, 1, batch[name])
+    for column_name in _MASKS:
+        if column_name in batch:
+            columns[column_name] = jnp.where(is_answer_id, 1, batch[column_name])
     return columns
 
 
@@ -161,9 +162,9 @@ def _part(batch: DeviceBatch, prefix: str) -> dict[str, jax.Array]:
     """Return the columns of one answer, without their prefix."""
     # `chosen_input_ids` becomes `input_ids`, the name that a model knows.
     columns: dict[str, jax.Array] = {}
-    for name, value in batch.items():
-        if name.startswith(prefix):
-            columns[name.removeprefix(prefix)] = value
+    for column_name, column in batch.items():
+        if column_name.startswith(prefix):
+            columns[column_name.removeprefix(prefix)] = column
     if "input_ids" not in columns:
         raise ConfigError(
             f"the batch has no column {prefix}input_ids; expected that of a preference dataset, got {', '.join(batch)}"
@@ -232,7 +233,7 @@ def _summed(losses: jax.Array, is_real: jax.Array, **parts: jax.Array) -> Sums:
     return Sums(
         loss=jnp.sum(losses * weights),
         weight=jnp.sum(weights),
-        parts={name: jnp.sum(value * weights) for name, value in parts.items()},
+        parts={name: jnp.sum(values * weights) for name, values in parts.items()},
     )
 
 
@@ -362,14 +363,14 @@ class _Kto(WholeBatchObjective):
     def widen(self, batch: DeviceBatch) -> DeviceBatch:
         # The columns of mismatched answers are made before the batch is cut: the next
         # row may be in another part.
-        part = _part(batch, _COMPLETION)
-        if len(part["input_ids"]) < 2:
+        completion = _part(batch, _COMPLETION)
+        if len(completion["input_ids"]) < 2:
             raise ConfigError(
                 "kto: got one row, expected two or more: z0 is estimated from answers of other rows"
             )
         columns = dict(batch)
-        for name, value in mismatched(part).items():
-            columns[f"{_MISMATCHED}{name}"] = value
+        for column_name, column in mismatched(completion).items():
+            columns[f"{_MISMATCHED}{column_name}"] = column
         return columns
 
     def shared_sums(
@@ -392,7 +393,7 @@ class _Kto(WholeBatchObjective):
     ) -> Sums:
         # z0 is a divergence, and its estimate is cut off at 0.
         total, rows = shared
-        kl = jnp.maximum(total / jnp.maximum(rows, 1), 0)
+        divergence = jnp.maximum(total / jnp.maximum(rows, 1), 0)
         completion = _part(part, _COMPLETION)
         is_real = _target_counts(completion) > 0
         good = part["label"].astype(bool)
@@ -400,7 +401,7 @@ class _Kto(WholeBatchObjective):
         losses = kto_losses(
             rewards,
             good,
-            kl,
+            divergence,
             beta=self.beta,
             desirable=self.desirable,
             undesirable=self.undesirable,
@@ -409,7 +410,7 @@ class _Kto(WholeBatchObjective):
             losses,
             is_real,
             accuracy=(rewards > 0) == good,
-            kl=jnp.broadcast_to(kl, is_real.shape),
+            kl=jnp.broadcast_to(divergence, is_real.shape),
         )
 
     def _gains(

@@ -126,8 +126,8 @@ def means(sums: Sums) -> Means:
     """
     weight = jnp.where(sums.weight > 0, sums.weight, 1)
     means_by_name = {"loss": sums.loss / weight}
-    for name, value in sums.parts.items():
-        means_by_name[name] = value / weight
+    for part_name, part_sum in sums.parts.items():
+        means_by_name[part_name] = part_sum / weight
     return means_by_name
 
 
@@ -277,7 +277,7 @@ def _added_up(
 
 def _first(parts: DeviceBatch) -> dict[str, jax.Array]:
     """Return the columns of the first part."""
-    return {name: value[0] for name, value in parts.items()}
+    return {name: column[0] for name, column in parts.items()}
 
 
 def _split(batch: DeviceBatch, accumulate: int) -> dict[str, jax.Array]:
@@ -297,4 +297,4 @@ def _split(batch: DeviceBatch, accumulate: int) -> dict[str, jax.Array]:
             value.reshape(rows // accumulate, accumulate, *value.shape[1:]), 1, 0
         )
 
-    return {name: split(name, value) for name, value in batch.items()}
+    return {name: split(name, column) for name, column in batch.items()}

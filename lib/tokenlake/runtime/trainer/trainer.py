@@ -198,7 +198,7 @@ class Trainer:
         self._objective = lowered(
             objective or make_objective(config.loss, apply), config.precision
         )
-        step = make_step(
+        step_function = make_step(
             self._objective,
             optimizer,
             schedule,
@@ -207,7 +207,7 @@ class Trainer:
         )
         shardings = jax.tree.map(lambda leaf: leaf.sharding, self.state)
         self._step = jax.jit(
-            step, donate_argnums=0, out_shardings=(shardings, self._everywhere)
+            step_function, donate_argnums=0, out_shardings=(shardings, self._everywhere)
         )
         self._evaluate = jax.jit(self._objective)
 
@@ -369,9 +369,10 @@ class Trainer:
 
         # Count the places that the model is given, padding included. A prompt column is
         # left out: the ids of the prompt are in the answers too.
-        for name, values in batch.items():
-            if name.endswith("input_ids") and not name.startswith("prompt"):
-                self._meter.add(values.size)
+        for column_name, column in batch.items():
+            is_prompt = column_name.startswith("prompt")
+            if column_name.endswith("input_ids") and not is_prompt:
+                self._meter.add(column.size)
         if is_first:
             # Rates are measured from the end of compilation on.
             jax.block_until_ready(measured)
@@ -397,12 +398,12 @@ class Trainer:
         """
         devices = self._rows.device_set
         placed: dict[str, jax.Array] = {}
-        for name, value in batch.items():
+        for field_name, field in batch.items():
             # A loader with a sharding has put its columns there already.
-            if isinstance(value, jax.Array) and value.sharding.device_set == devices:
-                placed[name] = value
-            elif isinstance(value, np.ndarray | jax.Array):
-                placed[name] = self._cut_over_devices(name, value)
+            if isinstance(field, jax.Array) and field.sharding.device_set == devices:
+                placed[field_name] = field
+            elif isinstance(field, np.ndarray | jax.Array):
+                placed[field_name] = self._cut_over_devices(field_name, field)
         return placed
 
     def _cut_over_devices(self, name: str, value: np.ndarray | jax.Array) -> jax.Array:
@@ -423,17 +424,20 @@ class Trainer:
         # All numbers are read at once: each transfer waits for the devices.
         numbers, bad_steps = jax.device_get((measured, self.state.bad_steps))
         self._check_steps(bad_steps)
-        numbers_by_name = {name: float(number) for name, number in numbers.items()}
+        means_by_name = {name: float(number) for name, number in numbers.items()}
+        metrics = named(means_by_name) | self._meter.rates()
 
         # Numbers that TrainingMetrics has no attribute for are the objective's own.
-        known: dict[str, float] = {}
-        others: dict[str, float] = {}
-        for name, number in (named(numbers_by_name) | self._meter.rates()).items():
-            if name in _MEASURED:
-                known[name] = number
+        known_metrics: dict[str, float] = {}
+        other_metrics: dict[str, float] = {}
+        for metric_name, number in metrics.items():
+            if metric_name in _MEASURED:
+                known_metrics[metric_name] = number
             else:
-                others[name] = number
-        self.metrics = TrainingMetrics(step=self.step, **known, others=others)
+                other_metrics[metric_name] = number
+        self.metrics = TrainingMetrics(
+            step=self.step, **known_metrics, others=other_metrics
+        )
         self._tell("on_log", self.metrics)
 
     def _evaluate_set(self, tag: str, loader: BatchLoader) -> dict[str, float]:
@@ -490,12 +494,12 @@ class Trainer:
 
         An array that was not finite at the start may stay so.
         """
-        names = sorted(_not_finite(arrays) - self._unbounded)
-        if not names:
+        array_names = sorted(_not_finite(arrays) - self._unbounded)
+        if not array_names:
             return
-        arrays_named = names[0]
-        if len(names) > 1:
-            arrays_named = f"{names[0]} and {len(names) - 1} more"
+        arrays_named = array_names[0]
+        if len(array_names) > 1:
+            arrays_named = f"{array_names[0]} and {len(array_names) - 1} more"
         raise self._diverged(
             self.step,
             f"{arrays_named} is not finite after it, while loss and gradient were",
@@ -598,19 +602,20 @@ class Trainer:
             self.metrics = TrainingMetrics(**metrics)
         # A callback that the earlier run did not have begins without a state.
         states = restored.facts["callbacks"]
-        for name, callback in self._named_callbacks():
-            if name in states:
-                callback.set_state(states[name])
+        for callback_name, callback in self._named_callbacks():
+            if callback_name in states:
+                callback.set_state(states[callback_name])
 
     def _check_same_run(self, step: int, facts: Mapping[str, Any]) -> None:
         """Raise ConfigError if the facts of a checkpoint are those of another run."""
         # Every option that differs is named, so that one attempt is enough to fix all.
         recorded = facts["run"]
         problems: list[str] = []
-        for name, value in self._run_facts().items():
-            if recorded.get(name) != value:
+        for option_name, option_value in self._run_facts().items():
+            recorded_value = recorded.get(option_name)
+            if recorded_value != option_value:
                 problems.append(
-                    f"{name} is {json.dumps(recorded.get(name))} there and {json.dumps(value)} here"
+                    f"{option_name} is {json.dumps(recorded_value)} there and {json.dumps(option_value)} here"
                 )
         if problems:
             assert self._checkpoints is not None
@@ -628,10 +633,10 @@ class Trainer:
         """
         # Most callbacks have no state, and no entry.
         states: dict[str, Any] = {}
-        for name, callback in self._named_callbacks():
+        for callback_name, callback in self._named_callbacks():
             state = callback.get_state()
             if state:
-                states[name] = state
+                states[callback_name] = state
         metrics = None
         if self.metrics is not None:
             metrics = asdict(self.metrics)
@@ -714,12 +719,12 @@ def _hooks_of(callbacks: Iterable[Callback]) -> dict[str, list[Callable[..., Non
     Hooks of the base class do nothing and are left out.
     """
     hooks: dict[str, list[Callable[..., None]]] = {}
-    for name, base_method in vars(Callback).items():
-        if name.startswith("on_"):
-            hooks[name] = [
-                getattr(callback, name)
+    for hook_name, base_method in vars(Callback).items():
+        if hook_name.startswith("on_"):
+            hooks[hook_name] = [
+                getattr(callback, hook_name)
                 for callback in callbacks
-                if getattr(type(callback), name) is not base_method
+                if getattr(type(callback), hook_name) is not base_method
             ]
     return hooks
 
