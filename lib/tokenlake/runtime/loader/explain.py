@@ -598,8 +598,12 @@ class _PlannedDataset:
                 # padded to it.
                 stored_length = length
                 length = min(stored_length, batch_length)
-                start = stored_length - length if padding.truncate == "left" else 0
-                begin = batch_length - length if padding.side == "left" else 0
+                start = 0
+                begin = 0
+                if padding.truncate == "left":
+                    start = stored_length - length
+                if padding.side == "left":
+                    begin = batch_length - length
             end = begin + length
             if document is not None:
                 is_document = file == document.file and position == document.position

@@ -248,12 +248,16 @@ class Placement:
             if index is not None:
                 start, stop, _ = index[0].indices(size)
                 pieces.add((start, stop))
-        rows = [np.zeros(0, np.int64)]
-        rows += [np.arange(start, stop, dtype=np.int64) for start, stop in pieces]
-        wanted = np.unique(np.concatenate(rows))
-        return _HostRows(
-            wanted, {start: int(np.searchsorted(wanted, start)) for start, _ in pieces}
-        )
+        # The rows of all pieces, each once, and the place of each piece among them. The
+        # empty array serves hosts without a piece.
+        piece_rows = [np.zeros(0, np.int64)]
+        for start, stop in pieces:
+            piece_rows.append(np.arange(start, stop, dtype=np.int64))
+        host_rows = np.unique(np.concatenate(piece_rows))
+        places: dict[int, int] = {}
+        for start, _ in pieces:
+            places[start] = int(np.searchsorted(host_rows, start))
+        return _HostRows(host_rows, places)
 
     def _check_layout(self, layout: BatchLayout) -> None:
         """Raise ConfigError where the sharding cannot divide a layout."""

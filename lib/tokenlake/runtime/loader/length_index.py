@@ -93,12 +93,14 @@ class LengthIndex:
         self._columns: dict[str, npt.NDArray[Any]] = {}
         for column_name in sources[0].ragged.columns:
             lengths = [rows.ragged.lengths(column_name) for rows in sources]
-            self._columns[column_name] = (
-                lengths[0] if len(lengths) == 1 else np.concatenate(lengths)
-            )
-        self.truncated: Final = (
-            TruncationCount() if padding.longest is None else self._cut(padding.longest)
-        )
+            # Those of a single dataset are not copied.
+            self._columns[column_name] = lengths[0]
+            if len(lengths) > 1:
+                self._columns[column_name] = np.concatenate(lengths)
+        truncated = TruncationCount()
+        if padding.longest is not None:
+            truncated = self._cut(padding.longest)
+        self.truncated: Final = truncated
 
     def longest_of(self, rows: StreamRows) -> int:
         """Return the length that a batch of these rows needs.

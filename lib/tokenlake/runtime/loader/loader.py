@@ -84,7 +84,7 @@ class DataLoader:
             Preferences have all of them for each answer, as ``chosen_input_ids``,
             ``chosen_attention_mask`` and ``chosen_labels``.
         padding: Padding of rows of many lengths, a :class:`tokenlake.BatchPadding`;
-            None: to the longest row of each batch. The lengths of all rows are read
+            None: that to the longest row of each batch. The lengths of all rows are read
             first: about 3 us a row, and two bytes of memory for each.
         layout: Layout of the arrays of packed rows, a :class:`tokenlake.BatchLayout`:
             "flat" for arrays of shape (rows * L,) with `cu_seqlens`, or rows cut for
@@ -384,7 +384,9 @@ class DataLoader:
             ConfigError: The data is not a mixture, the step is over or of a later pass,
                 or the weights are not possible.
         """
-        step = whole_number("at", self.step if at is None else at, self.step)
+        if at is None:
+            at = self.step
+        step = whole_number("at", at, self.step)
         reader = self._reader.reweighted(weights, step)
         running = self._running_iterator()
         if running is not None:
@@ -437,10 +439,12 @@ class DataLoader:
 
         reader = HostReader.open(data, options, row_parts(self._sharding))
         plan = reader.plan
-        multiple = 1 if plan.padding is None else plan.padding.multiple
-        lengths = sorted(
-            {length for _, length in plan.batch_shapes or ((0, multiple),)}
-        )
+        multiple = 1
+        if plan.padding is not None:
+            multiple = plan.padding.multiple
+        # Lengths that vary from batch to batch are multiples of the padding's.
+        shapes = plan.batch_shapes or ((0, multiple),)
+        lengths = sorted({length for _, length in shapes})
         placement = Placement(
             self._sharding, plan.batch_sizes, lengths, options.batch_layout
         )

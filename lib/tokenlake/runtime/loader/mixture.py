@@ -59,8 +59,8 @@ class Mixture:
         order: Version of the order; 2 resumes runs that earlier releases began or
             wrote.
         max_repetitions: Largest number of times that the rows of a source may come, for
-            all sources or name -> number. It is checked here, and the error lists what
-            is missing. Only for a mixture that ends.
+            all sources or name -> number. It is checked here, and the error lists the
+            tokens that each source lacks. Only for a mixture that ends.
         max_fraction: Largest share of a source that is used. A source is shortened to
             it, always to the same rows.
         epochs: Name -> number of times that the rows of a source come. Weights and

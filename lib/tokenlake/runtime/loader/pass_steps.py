@@ -505,7 +505,9 @@ class PassSteps:
         rows_before = (0,) * len(self.buckets)
         for number, (change, sizes) in enumerate(self._changes):
             is_last_change = number + 1 == len(self._changes)
-            next_change = None if is_last_change else self._changes[number + 1][0]
+            next_change = None
+            if not is_last_change:
+                next_change = self._changes[number + 1][0]
             if next_change is not None and next_change <= first:
                 continue  # the sizes changed again before the pass began
             # The key of the first stretch has no number, so that passes whose sizes
@@ -553,7 +555,7 @@ class PassSteps:
             full_batches, rest = divmod(rows, batch_size)
             has_last_batch = rest > 0 and not self._drop_last
             rows_left.append(rows)
-            batches.append(full_batches + 1 if has_last_batch else full_batches)
+            batches.append(full_batches + int(has_last_batch))
         return tuple(rows_left), tuple(batches)
 
     def _ends_before(self, stretch: BucketStretch, next_change: int) -> bool:

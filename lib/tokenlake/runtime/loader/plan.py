@@ -2,9 +2,9 @@
 
 No file is opened to compute them.
 
-A *pass* is what one ``for`` loop over a loader delivers: some epochs of a dataset, laid
-end to end, or a mixture. The next pass has the next epochs. In the next pass of a
-mixture that ends, the rows of each source are dealt again, with another seed.
+One ``for`` loop over a loader delivers a *pass*: some epochs of a dataset, laid end to
+end, or a mixture. The next pass has the next epochs. In the next pass of a mixture that
+ends, the rows of each source are dealt again, with another seed.
 
 The rows of a step are located in two steps, both functions of the seed and the
 position:
@@ -177,9 +177,13 @@ class BatchPlan:
         # A mixture has a window in each source; the largest decides how long row groups
         # are kept.
         stream = self.stream(0)
-        orders = stream.orders if isinstance(stream, MixtureStream) else [self._order]
-        window_rows = max(order.window_rows for order in orders)
-        batch_rows = self.steps.mean_rows if self.steps.bucketed else self.sizes.first
+        if isinstance(stream, MixtureStream):
+            window_rows = max(order.window_rows for order in stream.orders)
+        else:
+            window_rows = self._order.window_rows
+        batch_rows: float = self.sizes.first
+        if self.steps.bucketed:
+            batch_rows = self.steps.mean_rows
         lane_rows = max(1, int(batch_rows) // self.lanes)
         return -(-window_rows // lane_rows)
 
@@ -492,7 +496,9 @@ class BatchPlan:
         most_of_buckets = max(1, self.sizes.first // _LANES_OF_BUCKET)
         if isinstance(self.data, Mixture):
             lanes = self.data.lanes(self.sizes.common)
-            return divisor_of(lanes, most_of_buckets) if is_bucketed else lanes
+            if is_bucketed:
+                return divisor_of(lanes, most_of_buckets)
+            return lanes
         if not self.options.shuffle:
             return 1
         # Use more than MOST_LANES if there are many row groups, and those of all lanes
