@@ -84,8 +84,8 @@ class DataLoader:
             Preferences have all of them for each answer, as ``chosen_input_ids``,
             ``chosen_attention_mask`` and ``chosen_labels``.
         padding: Padding of rows of many lengths, a :class:`tokenlake.BatchPadding`;
-            None: padding to the longest row of each batch. The lengths of all rows are read
-            first: about 3 us a row, and two bytes of memory for each.
+            None: padding to the longest row of each batch. The lengths of all rows are
+            read first: about 3 us a row, and two bytes of memory for each.
         layout: Layout of the arrays of packed rows, a :class:`tokenlake.BatchLayout`:
             "flat" for arrays of shape (rows * L,) with `cu_seqlens`, or rows cut for
             context parallelism; None: (rows, L). The order does not depend on it.
