@@ -667,8 +667,10 @@ class BatchPlan:
                 "shuffle=False: a mixture has no stored order; mix with the flow `mix` and read the version that it "
                 "wrote"
             )
-        has_form = self.options.order_form not in (None, OrderForm())
-        if has_form or self.epochs not in (1, None):
+        if self.epochs not in (1, None) or self.options.order_form not in (
+            None,
+            OrderForm(),
+        ):
             raise ConfigError(
                 "epochs, window and interleave are of single datasets; give the mixture `stop` or `rows`"
             )
