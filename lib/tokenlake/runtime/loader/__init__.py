@@ -1,5 +1,4 @@
-"""From stored versions to batches: open a dataset, combine several, and read them in a
-reproducible order.
+"""Loader: batches of datasets and mixtures, read in a reproducible order.
 
 ::
 

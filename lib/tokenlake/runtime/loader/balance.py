@@ -1,8 +1,9 @@
-"""Balance of batches: the rows of a batch are dealt so that every rank has about the
-same attention cost.
+"""Balance of batches: every rank of a batch has about the same attention cost.
 
-Attention inside documents costs a row the sum of its squared segment lengths. Ranks wait for each other in every step,
-so that a step lasts as long as that of the rank with the most expensive rows. The costs of 8 rows for 2 ranks::
+The rows of a batch are dealt to the ranks by their cost. Attention inside documents
+costs a row the sum of its squared segment lengths. Ranks wait for each other in every
+step, so that a step lasts as long as that of the rank with the most expensive rows. The
+costs of 8 rows for 2 ranks::
 
     as they come    9 7 8 6 | 1 2 1 2      30 and 6: max/mean 1.67
     dealt           9 6 2 1 | 7 8 1 2      18 and 18
@@ -79,8 +80,9 @@ class BatchBalance:
         return arguments_of(cls, "balance", value, {"attention": cls()})
 
     def over(self, parts: int, option: str) -> Self:
-        """Return a balance with a number of ranks: the given one, or that of the parts
-        of a batch.
+        """Return this balance with its number of ranks.
+
+        It is the number that was given, or else that of the parts of a batch.
 
         Args:
             parts: Number of parts into which batches are divided.
@@ -124,11 +126,11 @@ def dealt(costs: Int64, ranks: int) -> Int64:
 
 
 def _exchange(rows: Int64, costs: Int64) -> None:
-    """Exchange rows of the most expensive and the cheapest rank, in place, while it
-    brings their costs nearer.
+    """Exchange rows of the most expensive and the cheapest rank, in place.
 
-    Exchanging a row of cost a for one of cost b changes the difference of the two ranks
-    by ``2 (a - b)``.
+    Rows are exchanged while that brings the costs of the two ranks nearer. Exchanging a
+    row of cost a for one of cost b changes the difference of the two ranks by
+    ``2 (a - b)``.
 
     Args:
         rows: Rows of each rank, a column for each, int64[rounds, ranks].
@@ -140,9 +142,9 @@ def _exchange(rows: Int64, costs: Int64) -> None:
     for _ in range(2 * ranks):
         expensive = int(rank_costs.argmax())
         # The same as cost / mean <= 1 + 1 / divisor, in whole numbers.
-        if int(rank_costs[expensive]) * ranks * _TOLERANCE_DIVISOR <= total_cost * (
-            _TOLERANCE_DIVISOR + 1
-        ):
+        largest_cost = int(rank_costs[expensive])
+        tolerated = total_cost * (_TOLERANCE_DIVISOR + 1)
+        if largest_cost * ranks * _TOLERANCE_DIVISOR <= tolerated:
             return
         cheap = int(rank_costs.argmin())
         difference = int(rank_costs[expensive] - rank_costs[cheap])

@@ -1,5 +1,6 @@
-"""Batch sizes as a function of the step (batch-size warm-up), as points (first step,
-number of rows).
+"""Batch sizes as a function of the step (batch-size warm-up).
+
+They are written as points (first step, number of rows).
 """
 
 from __future__ import annotations
@@ -102,8 +103,9 @@ class BatchSizes:
         return self.points[index_at(self.points, step)][1]
 
     def before(self, step: int) -> Self:
-        """Return the sizes of the steps before one. Two schedules agree before a
-        step if these are equal.
+        """Return the sizes of the steps before one.
+
+        Two schedules agree before a step if these are equal.
         """
         return type(self)(tuple(point for point in self.points if point[0] < step))
 

@@ -63,14 +63,15 @@ def mixture_parts(
         groups: dict[str, Int64] = {}
         weights: dict[str, float] = {}
         bounds = pairwise(first_groups.tolist())
-        for name, weight, (first, end) in zip(
+        for source_name, weight, (first_row, end_row) in zip(
             mixture.names, source_weights, bounds, strict=True
         ):
-            source_groups = rows_of_bucket[first:end]
+            source_groups = rows_of_bucket[first_row:end_row]
             rows = int(source_groups.sum())
             if rows:
-                groups[name] = source_groups
-                weights[name] = weight * rows / len(mixture.datasets[name])
+                groups[source_name] = source_groups
+                source_rows = len(mixture.datasets[source_name])
+                weights[source_name] = weight * rows / source_rows
         groups_of_bucket.append(groups)
         weights_of_bucket.append(weights)
 
@@ -94,9 +95,7 @@ def mixture_parts(
 
 
 def divisor_of(lanes: int, most: int) -> int:
-    """Return the largest divisor of a number of lanes that is at most `most`, and at
-    least 1.
-    """
+    """Return the largest divisor of a number of lanes, from 1 to `most`."""
     return max(number for number in range(1, max(1, most) + 1) if lanes % number == 0)
 
 
@@ -145,8 +144,9 @@ def _bucket_stream(
 
 
 def _apportion(rows: int, weights: Sequence[float]) -> list[int]:
-    """Divide rows by weights into whole numbers: those nearest to the next whole
-    number are rounded up.
+    """Divide rows by weights into whole numbers.
+
+    Shares nearest to the next whole number are rounded up.
     """
     exact = [rows * weight / sum(weights) for weight in weights]
     counts = [int(number) for number in exact]
@@ -171,9 +171,9 @@ def _check_mixture(mixture: Mixture) -> None:
             "itself; give constant weights, or pad to `multiple` or `length`"
         )
     idle: list[str] = []
-    for name, weight in mixture.scheduler.get_weights(0).items():
+    for source_name, weight in mixture.scheduler.get_weights(0).items():
         if not weight:
-            idle.append(name)
+            idle.append(source_name)
     if idle:
         raise ConfigError(
             f"padding.buckets: {', '.join(idle)} has weight 0 in the mixture; leave it out"

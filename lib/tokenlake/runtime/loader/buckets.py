@@ -107,8 +107,7 @@ class BucketRows:
         self.group_rows: Final = np.ascontiguousarray(counts.T[has_rows])
 
     def rows(self, bucket: int, group: Int64, number: Int64) -> Int64:
-        """Return the index in its row group of the n-th row of a bucket in it,
-        int64[n].
+        """Return the row in its row group of the n-th row of a bucket, int64[n].
 
         Args:
             bucket: Index of the bucket.
@@ -121,12 +120,11 @@ class BucketRows:
         ].astype(np.int64)
 
     def bucket_of(self, group: int, row: int) -> tuple[int, int]:
-        """Return the bucket of a row, and its number among those of the bucket in the
-        row group.
+        """Return the bucket of a row, and its number among the bucket's rows.
 
-        The inverse of :meth:`rows`.
+        Rows of a bucket are counted in their row group. The inverse of :meth:`rows`.
         """
-        first, last = self._first_rows[group : group + 2].tolist()
-        place = int(np.flatnonzero(self._sorted[first:last] == row)[0])
+        first_row, last_row = self._first_rows[group : group + 2].tolist()
+        place = int(np.flatnonzero(self._sorted[first_row:last_row] == row)[0])
         bucket = int(np.flatnonzero(self._begins[:, group] <= place)[-1])
         return bucket, place - int(self._begins[bucket, group])

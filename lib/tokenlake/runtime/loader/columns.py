@@ -203,8 +203,9 @@ class RowSegments:
         return out
 
     def loss_mask(self, learned: Bools | None, out: Bools) -> Bools:
-        """Write which ids count toward the loss, as in the table at the top of this
-        module.
+        """Write the mask of the ids that count toward the loss.
+
+        The table at the top of this module lists them.
 
         Args:
             learned: Stored loss mask, bool[B, L]; None: the dataset has none, and all
@@ -224,8 +225,9 @@ class RowSegments:
     def marks(
         self, learned: Bools | None, out: npt.NDArray[np.uint8]
     ) -> npt.NDArray[np.uint8]:
-        """Write the marks of each id, from which a device computes all columns; see
-        :mod:`tokenlake.runtime.loader.transfer`.
+        """Write the marks of each id, from which a device computes all columns.
+
+        Their bits are explained in :mod:`tokenlake.runtime.loader.transfer`.
 
         Args:
             learned: Stored loss mask, bool[B, L]; None: the dataset has none, and all
@@ -248,16 +250,18 @@ class RowSegments:
         return out
 
     def _starts(self) -> Int64:
-        """Return the place of each run's first id among the ids of all rows, int64[s
-        + B].
+        """Return the place of each run's first id, int64[s + B].
+
+        Places are counted over the ids of all rows.
         """
         return np.cumsum(self.runs) - self.runs
 
     def _repeated(
         self, values: Int64 | Bools, largest: int = 1
     ) -> Iterator[tuple[slice, npt.NDArray[Any]]]:
-        """Repeat one value of each run over its ids, and yield (rows, values[rows, L])
-        for some rows at a time.
+        """Repeat the value of each run over its ids, some rows at a time.
+
+        Each result is a pair: rows, and their values[rows, L].
 
         Args:
             values: Value of each run, [s + B]. Integers are narrowed to the smallest
@@ -269,18 +273,19 @@ class RowSegments:
         if values.dtype != np.bool_:
             narrow = values.astype(np.min_scalar_type(largest))
         rows_at_once = max(1, _IDS_AT_ONCE // self.length)
-        for first in range(0, self.rows, rows_at_once):
-            end = min(first + rows_at_once, self.rows)
-            runs = slice(self.row_runs[first], self.row_runs[end])
+        for first_row in range(0, self.rows, rows_at_once):
+            end_row = min(first_row + rows_at_once, self.rows)
+            runs = slice(self.row_runs[first_row], self.row_runs[end_row])
             yield (
-                slice(first, end),
+                slice(first_row, end_row),
                 np.repeat(narrow[runs], self.runs[runs]).reshape(-1, self.length),
             )
 
 
 def labels(input_ids: Int32, loss_mask: Bools, out: Int32) -> Int32:
-    """Write each id that counts toward the loss at its own place, and -100 at all other
-    places.
+    """Write each id that counts toward the loss at its own place.
+
+    All other places are -100.
 
     Args:
         input_ids: Ids of the rows, int32[B, L].
@@ -292,8 +297,9 @@ def labels(input_ids: Int32, loss_mask: Bools, out: Int32) -> Int32:
 
 
 def targets(input_ids: Int32, loss_mask: Bools, out: Int32) -> Int32:
-    """Write each id that counts toward the loss at the place before its own, and -100
-    at all other places.
+    """Write each id that counts toward the loss at the place before its own.
+
+    All other places are -100.
 
     Args:
         input_ids: Ids of the rows, int32[B, L].

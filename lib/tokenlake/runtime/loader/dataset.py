@@ -1,5 +1,6 @@
-"""A split of a stored version, opened by its path or URL: rows by number, manifest
-and tokenizer.
+"""A split of a stored version: rows by number, manifest and tokenizer.
+
+It is opened by the path or URL of the version.
 """
 
 from __future__ import annotations
@@ -49,10 +50,10 @@ _NAMES_SHOWN: Final = 20
 
 @final
 class Dataset:
-    """One split of a committed version. Opening it reads the manifest and no other
-    file.
+    """One split of a committed version.
 
-    Several threads may use it. Up to 64 MiB of decoded rows are kept in memory.
+    Opening it reads the manifest and no other file. Several threads may use it. Up to
+    64 MiB of decoded rows are kept in memory.
 
     Args:
         store: Store that holds the version.
@@ -121,10 +122,10 @@ class Dataset:
 
     @property
     def vocab_size(self) -> int:
-        """Largest id of the tokenizer plus one, added tokens included: the number of
-        rows of an embedding.
+        """Size of the vocabulary, added tokens included: rows of an embedding.
 
-        It is read from the manifest and needs no package.
+        It is the largest id of the tokenizer plus one. It is read from the manifest and
+        needs no package.
 
         Raises:
             NotFoundError: The manifest does not name a tokenizer.
@@ -212,8 +213,9 @@ class Dataset:
     @overload
     def __getitem__(self, index: slice) -> Batch: ...
     def __getitem__(self, index: int | slice) -> dict[str, Any]:
-        """Return one row (arrays of shape (L,)) or a range of rows (arrays of shape (n,
-        L)).
+        """Return one row or a range of rows, as arrays.
+
+        The arrays of a row have the shape (L,), and those of n rows (n, L).
 
         A row that is not packed is a dict of the stored values; for ranges of such rows
         use :meth:`read`.
@@ -266,13 +268,14 @@ class Dataset:
         )
 
     def read(self, start: int, stop: int) -> pa.Table:
-        """Return rows `start` to `stop` - 1 as they are stored; fewer where the
-        split ends.
+        """Return rows `start` to `stop` - 1 as they are stored.
+
+        There are fewer where the split ends.
         """
         # Slices share the memory of the decoded row groups.
         parts: list[pa.RecordBatch] = []
-        for group, first, end in self._rows.ranges(max(start, 0), stop):
-            parts.append(self._rows.read(group).slice(first, end - first))
+        for group, first_row, end_row in self._rows.ranges(max(start, 0), stop):
+            parts.append(self._rows.read(group).slice(first_row, end_row - first_row))
         schema = parts[0].schema if parts else self.schema
         return pa.Table.from_batches(parts, schema=schema)
 
@@ -287,18 +290,19 @@ class Dataset:
         # Segments and pieces of provenance are stored in the same order.
         row = self.read(index, index + 1).to_pylist()[0]
         documents: list[dict[str, Any]] = []
-        for length, piece in zip(row["segment_lengths"], row["documents"], strict=True):
-            entry = self._inputs.get(piece["file"])
+        lengths = row["segment_lengths"]
+        for length, origin in zip(lengths, row["documents"], strict=True):
+            entry = self._inputs.get(origin["file"])
             if entry is None:
                 raise IntegrityError(
-                    f"{self.name}: row {index} is of file {piece['file']}, which is not among the inputs"
+                    f"{self.name}: row {index} is of file {origin['file']}, which is not among the inputs"
                 )
             documents.append(
                 {
                     "source": entry.source,
                     "path": entry.path,
-                    "position": piece["position"],
-                    "start": piece["start"],
+                    "position": origin["position"],
+                    "start": origin["start"],
                     "length": length,
                 }
             )
@@ -311,14 +315,14 @@ class Dataset:
         ids = row["input_ids"]
         lengths = row["segment_lengths"] if self.kind == "packed" else [len(ids)]
         texts: list[str] = []
-        begin = 0
+        first_id = 0
         for length in lengths:
             texts.append(
                 self.tokenizer.decode(
-                    ids[begin : begin + length], skip_special_tokens=False
+                    ids[first_id : first_id + length], skip_special_tokens=False
                 )
             )
-            begin += length
+            first_id += length
         return texts
 
     def to_hf(
@@ -328,8 +332,7 @@ class Dataset:
         rename: Mapping[str, str] | None = None,
         cache_dir: str | os.PathLike[str] | None = None,
     ) -> Any:
-        """Return all rows as a ``datasets.Dataset``, memory-mapped, in the order in
-        which they are stored.
+        """Return all rows, in stored order, as a memory-mapped ``datasets.Dataset``.
 
         ::
 
@@ -498,8 +501,9 @@ def open(
 
 
 def _missing_folder(place: str) -> str:
-    """Return a message that names the missing folder and similar ones; "" if the
-    store is a folder, or remote.
+    """Return a message that names the missing folder and similar ones.
+
+    It is "" if the store is a folder, or remote.
     """
     # Name the first folder of the path that is missing: the error is usually there.
     folder = Path(place).expanduser().absolute()
@@ -519,8 +523,9 @@ def _missing_folder(place: str) -> str:
 
 
 def _datasets_inside(where: str, options: Mapping[str, Any] | None) -> str:
-    """Return a message that lists the datasets of a store; "" if the address is not
-    a store, or cannot be listed.
+    """Return a message that lists the datasets of a store.
+
+    It is "" if the address is not a store, or cannot be listed.
     """
     datasets: list[str] = []
     with suppress(TokenlakeError):
@@ -531,5 +536,5 @@ def _datasets_inside(where: str, options: Mapping[str, Any] | None) -> str:
     names = ", ".join(datasets[:_NAMES_SHOWN])
     if len(datasets) > _NAMES_SHOWN:
         names += f" and {len(datasets) - _NAMES_SHOWN} more"
-    first = f"{where.rstrip('/')}/{datasets[0]}"
-    return f"{where} is a store, not a dataset; it has {names}. Open one of them: tl.open({first!r})"
+    example = f"{where.rstrip('/')}/{datasets[0]}"
+    return f"{where} is a store, not a dataset; it has {names}. Open one of them: tl.open({example!r})"

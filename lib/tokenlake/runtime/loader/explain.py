@@ -272,8 +272,9 @@ def explain_step(
 
 
 def files_of(plan: BatchPlan, path: str) -> list[InputFileEntry]:
-    """Return the input files with a path, one for each source of the plan's datasets
-    that has it.
+    """Return the input files with a path, at most one for each source.
+
+    The sources are those of the plan's datasets.
 
     Raises:
         ConfigError: There is no such file.
@@ -310,11 +311,10 @@ def _path_and_position(document: object) -> tuple[str, int]:
 def documents_of(
     plan: BatchPlan, asked: tuple[str, int] | Mapping[str, Any]
 ) -> list[Document]:
-    """Return the documents at a position of an input file, or with a value of a stored
-    field.
+    """Return the documents at a position of an input file, or with a field value.
 
-    If the plan's own rows do not hold the field, as packed rows do not, it is searched
-    in their parent versions.
+    Fields are searched where they are stored. If the plan's own rows do not hold the
+    field, as packed rows do not, it is searched in their parent versions.
 
     Args:
         plan: Plan of a loader.
@@ -377,8 +377,8 @@ def steps_of_document(
         raise ConfigError(
             "the order is endless; give the step before which to search (until, --step)"
         )
-    file = _files(plan).get(document.file)
-    if file is None:
+    file_entry = _files(plan).get(document.file)
+    if file_entry is None:
         raise ConfigError(f"no input file of {plan.named} has the id {document.file}")
     spans = _pass_spans(plan, until, passes)
     # Find the stored rows with segments of the document, then the deliveries of each.
@@ -399,7 +399,7 @@ def steps_of_document(
                 ]
     if not is_stored:
         raise ConfigError(
-            f"{plan.named} holds no document of {file.source} {file.path} at {document.position}: "
+            f"{plan.named} holds no document of {file_entry.source} {file_entry.path} at {document.position}: "
             f"{_neighbours(other_positions, document.position)}; it may have been filtered, or belong to another "
             "split"
         )
@@ -435,8 +435,9 @@ def _neighbours(positions: set[int], position: int) -> str:
 
 
 def _datasets_with_field(datasets: Iterable[Dataset], field: str) -> list[Dataset]:
-    """Return the datasets that store a field; for those that do not, their parents
-    that do.
+    """Return the datasets that store a field.
+
+    A dataset that does not is replaced by its parents that do.
     """
     with_field: list[Dataset] = []
     for dataset in datasets:
@@ -553,8 +554,9 @@ class _PlannedDataset:
     def groups_with(
         self, document: Document, other_positions: set[int]
     ) -> Iterator[tuple[int, Provenance, Int64]]:
-        """Yield the row groups with segments of a document: (row group, its provenance,
-        indices of the segments).
+        """Yield the row groups with segments of a document.
+
+        Each comes as (row group, its provenance, indices of the segments).
 
         Args:
             document: Document to search for.
@@ -591,8 +593,9 @@ class _PlannedDataset:
         document: Document | None,
         batch_length: int,
     ) -> Iterator[ExplainedSegment]:
-        """Yield the segments of a row, or those of a document, with their places in
-        the row.
+        """Yield the segments of a row or of a document, with their places.
+
+        Places are those in the row.
         """
         padding = self._plan.padding
         end = 0
@@ -609,14 +612,17 @@ class _PlannedDataset:
                 # padded to it.
                 stored_length = length
                 length = min(stored_length, batch_length)
-                start = stored_length - length if padding.truncate == "left" else 0
-                begin = batch_length - length if padding.side == "left" else 0
+                start = 0
+                begin = 0
+                if padding.truncate == "left":
+                    start = stored_length - length
+                if padding.side == "left":
+                    begin = batch_length - length
             end = begin + length
-            if document is not None and (file, position) != (
-                document.file,
-                document.position,
-            ):
-                continue
+            if document is not None:
+                is_document = file == document.file and position == document.position
+                if not is_document:
+                    continue
             entry = self._files.get(file)
             if entry is None:
                 raise IntegrityError(
@@ -630,12 +636,12 @@ class _PlannedDataset:
 def _candidate_groups(
     dataset: Dataset, file: int, position: int
 ) -> Iterator[tuple[bool, list[int]]]:
-    """Yield row groups that may hold segments of a document, unit by unit, the
-    likeliest unit first.
+    """Yield row groups that may hold segments of a document.
 
-    The ledger lists the files that each unit read, and the segments of a document never
-    leave a unit. Units of mixtures and repacked versions read other versions instead of
-    files: each of them may hold any document, and several may hold the same.
+    They come unit by unit, the likeliest unit first. The ledger lists the files that
+    each unit read, and the segments of a document never leave a unit. Units of mixtures
+    and repacked versions read other versions instead of files: each of them may hold
+    any document, and several may hold the same.
 
     Yields:
         (whether no other unit holds the document if this one does, row groups of the

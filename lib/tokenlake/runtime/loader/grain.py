@@ -1,6 +1,4 @@
-"""Sources and datasets of Grain over stored versions: rows by their number, or
-batches in the loader's order.
-"""
+"""Grain over stored versions: rows by number, or batches in the loader's order."""
 
 from __future__ import annotations
 
@@ -32,14 +30,13 @@ def grain_dataset(
     batch_size: int | Mapping[int, int],
     **options: Unpack[LoaderKeywords],
 ) -> GrainBatches:
-    """Return a ``grain.IterDataset`` of batches in the order of
-    :class:`tokenlake.DataLoader`.
+    """Return a ``grain.IterDataset`` of batches in the loader's order.
 
-    Seeking to a state takes the same time at any step. ``mp_prefetch`` works: of N
-    worker processes, worker w makes the steps w, w + N, ..., and the order of batches
-    is the same. Each of them decodes nearly every row group, so that worker processes
-    help if a ``map`` after the dataset is slow, but not for reading alone (threads read
-    ahead anyway).
+    The order is that of :class:`tokenlake.DataLoader`. Seeking to a state takes the
+    same time at any step. ``mp_prefetch`` works: of N worker processes, worker w makes
+    the steps w, w + N, ..., and the order of batches is the same. Each of them decodes
+    nearly every row group, so that worker processes help if a ``map`` after the dataset
+    is slow, but not for reading alone (threads read ahead anyway).
 
     Args:
         data: Dataset or mixture, as for :class:`tokenlake.DataLoader`.
@@ -67,12 +64,11 @@ def grain_dataset(
 
 
 def grain_source(data: Dataset, *, columns: Sequence[str] | None = None) -> GrainRows:
-    """Return a ``grain.sources.RandomAccessDataSource``: row number -> dict of numpy
-    arrays of shape (L,).
+    """Return a ``grain.sources.RandomAccessDataSource`` of rows by number.
 
-    It is for Grain's own pipelines and samplers. Reading rows in random order decodes a
-    row group for nearly every row; the order of :func:`grain_dataset` decodes each row
-    group once.
+    A row is a dict of numpy arrays of shape (L,). It is for Grain's own pipelines and
+    samplers. Reading rows in random order decodes a row group for nearly every row; the
+    order of :func:`grain_dataset` decodes each row group once.
 
     Args:
         data: Dataset of any kind. Rows of many lengths each have their own L, as
@@ -96,8 +92,9 @@ def grain_source(data: Dataset, *, columns: Sequence[str] | None = None) -> Grai
 
 @final
 class GrainBatches(grain.IterDataset[Batch]):
-    """Batches in the order of a loader; see :func:`grain_dataset`. It can be
-    pickled: it has no open files.
+    """Batches in the order of a loader; see :func:`grain_dataset`.
+
+    It can be pickled: it has no open files.
     """
 
     def __init__(self, reader: PerProcess[HostReader]) -> None:
@@ -106,14 +103,16 @@ class GrainBatches(grain.IterDataset[Batch]):
         self._turn = ALL
 
     def __iter__(self) -> GrainIterator:
-        """Return an iterator from the first batch on; its ``set_state`` continues
-        elsewhere.
+        """Return an iterator from the first batch on.
+
+        Its ``set_state`` continues elsewhere.
         """
         return GrainIterator(self._reader.get(), self._turn)
 
     def set_slice(self, sl: slice, sequential_slice: bool = False) -> None:
-        """Keep every n-th batch. Grain calls this in a worker process of
-        ``mp_prefetch``.
+        """Keep every n-th batch.
+
+        Grain calls this in a worker process of ``mp_prefetch``.
 
         Args:
             sl: First batch, and the number n of workers.
@@ -144,8 +143,9 @@ class GrainBatches(grain.IterDataset[Batch]):
 
 @final
 class GrainIterator(grain.DatasetIterator[Batch]):
-    """Iterator to the end of a pass. Its threads end with the pass, by
-    :meth:`close`, or when it is forgotten.
+    """Iterator to the end of a pass.
+
+    Its threads end with the pass, by :meth:`close`, or when it is forgotten.
     """
 
     def __init__(self, reader: HostReader, turn: Turn) -> None:
@@ -164,14 +164,16 @@ class GrainIterator(grain.DatasetIterator[Batch]):
         return next(self._batches)
 
     def get_state(self) -> dict[str, Any]:
-        """Return the state after the last batch: small, JSON-able, as that of
-        ``DataLoader.get_state()``.
+        """Return the state after the last batch.
+
+        It is small and JSON-able, as that of ``DataLoader.get_state()``.
         """
         return self._batches.state()
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Continue from a state of this iterator, or of a ``DataLoader`` of the same
-        run.
+        """Continue from a state of an iterator or loader of the same run.
+
+        The state comes from this iterator or from a ``DataLoader``.
 
         Raises:
             ConfigError: The state is of other data, of another order or of another
@@ -208,8 +210,9 @@ class GrainRows:
         return len(self._rows)
 
     def __getitem__(self, index: int) -> dict[str, Any]:
-        """Return a row: column -> array of shape (L,); IndexError if it does not
-        exist.
+        """Return a row: column -> array of shape (L,).
+
+        A row that does not exist raises IndexError.
         """
         return self._rows.take([index])[0]
 

@@ -1,5 +1,6 @@
-"""Rows in the loader's order as a dataset of Hugging Face. The package ``datasets``
-is imported when it is needed.
+"""Rows in the loader's order as a dataset of Hugging Face.
+
+The package ``datasets`` is imported when it is needed.
 """
 
 from __future__ import annotations
@@ -30,16 +31,16 @@ def hf_dataset(
     rename: Mapping[str, str] | None = None,
     **options: Unpack[LoaderKeywords],
 ) -> datasets.IterableDataset:
-    """Return rows in the order of :class:`tokenlake.DataLoader` as a
-    ``datasets.IterableDataset``.
+    """Return rows in the loader's order as a ``datasets.IterableDataset``.
 
-    Items are rows: dicts of numpy arrays (L,). Each batch of `batch_size` rows is a
-    shard in the sense of ``datasets``. Its ``state_dict`` and ``load_state_dict``
-    therefore resume exactly, and equally fast at any step: only the rows of one batch
-    are made again, not the stream before. The state counts steps and does not name the
-    order: resume it with the same options, and with `window=1` if an earlier release
-    wrote it, whose default that was. With N workers of a PyTorch loader that makes
-    batches of `batch_size`, batches have the same order for every N.
+    The order is that of :class:`tokenlake.DataLoader`. Items are rows: dicts of numpy
+    arrays (L,). Each batch of `batch_size` rows is a shard in the sense of
+    ``datasets``. Its ``state_dict`` and ``load_state_dict`` therefore resume exactly,
+    and equally fast at any step: only the rows of one batch are made again, not the
+    stream before. The state counts steps and does not name the order: resume it with
+    the same options, and with `window=1` if an earlier release wrote it, whose default
+    that was. With N workers of a PyTorch loader that makes batches of `batch_size`,
+    batches have the same order for every N.
 
     Frameworks may divide the items of an iterable dataset among processes. If yours
     does not, `host` gives each process its part of every batch.
@@ -113,8 +114,9 @@ def _check_plan(plan: BatchPlan) -> None:
 
 
 def hf_rows(source: Any, shards: int) -> datasets.IterableDataset:
-    """Return the rows of a source as a ``datasets.IterableDataset``. It can be pickled
-    if the source can.
+    """Return the rows of a source as a ``datasets.IterableDataset``.
+
+    It can be pickled if the source can.
 
     Args:
         source: Source whose ``positions(share=(index, shards))`` yields (position,

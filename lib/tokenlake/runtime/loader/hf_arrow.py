@@ -1,8 +1,8 @@
-"""All rows of a split as a ``datasets.Dataset``: one Arrow file for each shard, written
-once and hashed at every use.
+"""All rows of a split as a ``datasets.Dataset``, over Arrow files.
 
-The name of a file is a hash of everything that decides its contents: the shard's hash,
-the columns and their names, the padding id and the format of this module. A second file
+There is one Arrow file for each shard, written once and hashed at every use. The name
+of a file is a hash of everything that decides its contents: the shard's hash, the
+columns and their names, the padding id and the format of this module. A second file
 holds the hash of its bytes.
 """
 
@@ -75,8 +75,9 @@ def to_hf(
     rename: Mapping[str, str] | None = None,
     cache_dir: str | os.PathLike[str] | None = None,
 ) -> datasets.Dataset:
-    """Return all rows of a split, memory-mapped; see
-    :meth:`tokenlake.runtime.loader.dataset.Dataset.to_hf`.
+    """Return all rows of a split, memory-mapped.
+
+    :meth:`tokenlake.runtime.loader.dataset.Dataset.to_hf` explains it.
     """
     hf = import_datasets()
     hf_columns = HfColumns.of(rows, columns, rename)
@@ -200,14 +201,13 @@ class HfColumns:
 
     @property
     def ours(self) -> tuple[str, ...]:
-        """Names of the columns of our batches from which these are computed, each
-        once.
-        """
+        """Names of our batches' columns from which these are computed, each once."""
         return tuple(dict.fromkeys(self._our_column(name) for name, _ in self.names))
 
     def of_batch(self, batch: Batch, *, wide_labels: bool) -> dict[str, Any]:
-        """Return the columns, computed from one of our batches, by their names in the
-        dataset.
+        """Return the columns, by their names in the dataset.
+
+        They are computed from one of our batches.
 
         Args:
             batch: Batch with the columns :attr:`ours`.
@@ -215,19 +215,17 @@ class HfColumns:
         """
         # Types are those that the losses and models of transformers take.
         columns: dict[str, Any] = {}
-        for name, new_name in self.names:
-            values = batch[self._our_column(name)]
-            if name.endswith("attention_mask"):
+        for column_name, new_name in self.names:
+            values = batch[self._our_column(column_name)]
+            if column_name.endswith("attention_mask"):
                 values = (values > 0).astype(np.int8)
-            if wide_labels and name.endswith(_LOSS):
+            if wide_labels and column_name.endswith(_LOSS):
                 values = values.astype(np.int64)
             columns[new_name] = values
         return columns
 
     def _our_column(self, name: str) -> str:
-        """Return the name of the column of our batches from which a column is
-        computed.
-        """
+        """Return the column of our batches from which a column is computed."""
         if self.rows == "padded" and name.endswith("attention_mask"):
             return name
         return _OUR_COLUMNS.get(name, name)
@@ -240,8 +238,9 @@ def _arrow_file(
     shard: ShardEntry,
     groups: Iterable[int],
 ) -> Path:
-    """Return the path of a shard's file in Arrow's streaming format. It is written if
-    it is missing or damaged.
+    """Return the path of a shard's file in Arrow's streaming format.
+
+    The file is written if it is missing or damaged.
 
     Args:
         rows: Rows of the split.
@@ -259,29 +258,30 @@ def _arrow_file(
         pad_id_of(rows.manifest),
         columns.names,
     ]
-    key = hashlib.sha256(json.dumps(contents).encode()).hexdigest()[:40]
-    path = folder / f"{key}.arrow"
-    hash_path = folder / f"{key}.sha256"
+    file_key = hashlib.sha256(json.dumps(contents).encode()).hexdigest()[:40]
+    path = folder / f"{file_key}.arrow"
+    hash_path = folder / f"{file_key}.sha256"
     with suppress(FileNotFoundError), path.open("rb") as stream:
-        if (
-            hashlib.file_digest(cast("Any", stream), "sha256").hexdigest()
-            == hash_path.read_text()
-        ):
+        file_hash = hashlib.file_digest(cast("Any", stream), "sha256").hexdigest()
+        if file_hash == hash_path.read_text():
             return path
     # Two processes may write it at once: both write the same bytes, and each renames a
     # complete file.
-    temp = folder / f".{key}-{secrets.token_hex(4)}"
+    unfinished_path = folder / f".{file_key}-{secrets.token_hex(4)}"
     try:
         batches = _batches(rows, columns, groups)
-        first = next(batches)
-        with HashingFile(temp) as sink, pa.ipc.new_stream(sink, first.schema) as writer:
-            for batch in chain([first], batches):
+        first_batch = next(batches)
+        with (
+            HashingFile(unfinished_path) as sink,
+            pa.ipc.new_stream(sink, first_batch.schema) as writer,
+        ):
+            for batch in chain([first_batch], batches):
                 writer.write_batch(batch)
-        temp.replace(path)
-        temp.write_text(sink.sha256)
-        temp.replace(hash_path)
+        unfinished_path.replace(path)
+        unfinished_path.write_text(sink.sha256)
+        unfinished_path.replace(hash_path)
     finally:
-        temp.unlink(missing_ok=True)
+        unfinished_path.unlink(missing_ok=True)
     return path
 
 
@@ -293,7 +293,7 @@ def _batches(
     if columns.rows != "packed":
         for batch in map(rows.read, groups):
             yield pa.RecordBatch.from_pydict(
-                {new: batch.column(name) for name, new in columns.names}
+                {new_name: batch.column(name) for name, new_name in columns.names}
             )
         return
     assembler = Assembler([rows], columns.ours)
@@ -304,7 +304,10 @@ def _batches(
         row = np.arange(decoded.rows, dtype=np.int64)
         batch = assembler.batch(shape, group_of_row, row, {group: decoded}.__getitem__)
         lists: dict[str, Any] = {}
-        for name, values in columns.of_batch(batch, wide_labels=False).items():
+        new_columns = columns.of_batch(batch, wide_labels=False)
+        for column_name, values in new_columns.items():
             flat = pa.array(values.reshape(-1))
-            lists[name] = pa.FixedSizeListArray.from_arrays(flat, values.shape[1])
+            lists[column_name] = pa.FixedSizeListArray.from_arrays(
+                flat, values.shape[1]
+            )
         yield pa.RecordBatch.from_pydict(lists)

@@ -1,7 +1,7 @@
-"""Batches of one host: planned, read ahead and assembled, in this process or in worker
-processes.
+"""Batches of one host: planned, read ahead and assembled.
 
-A batch goes through three stages, each some steps ahead of the trainer:
+The work is done in this process or in worker processes. A batch goes through three
+stages, each some steps ahead of the trainer:
 
 1. *Plan* (:func:`_plan_batches`): the rows of this host are located, as (row group, row
    in the row group). Many steps are planned in one call, which is cheaper. The row
@@ -182,8 +182,9 @@ class HostBatches(Iterator[Batch]):
         return cls(reader, position, stored_turn)
 
     def __next__(self) -> Batch:
-        """Return the next batch. An error that occurs while it is made ahead is raised
-        here.
+        """Return the next batch.
+
+        An error that occurs while it is made ahead is raised here.
 
         Raises:
             ConfigError: Another iterator of the loader has replaced this one.
@@ -218,8 +219,9 @@ class HostBatches(Iterator[Batch]):
         return {**state_of(self._reader.plan, self.position), TURN: list(self._turn)}
 
     def go_on_with(self, reader: HostReader) -> None:
-        """Continue with another reader of the same rows. Batches made ahead are
-        dropped.
+        """Continue with another reader of the same rows.
+
+        Batches made ahead are dropped.
         """
         self._end()
         self._reader = reader
@@ -230,8 +232,9 @@ class HostBatches(Iterator[Batch]):
         self._end()
 
     def supersede(self, message: str) -> None:
-        """End the threads. The next batch raises ConfigError with a message, unless
-        the pass has ended.
+        """End the threads; the next batch is an error.
+
+        It raises ConfigError with a message, unless the pass has ended.
         """
         if not self._is_closed and not self._is_exhausted:
             self._superseded = message
@@ -326,8 +329,9 @@ def _plan_batches(
 def _locate(
     reader: HostReader, groups: DecodedAhead, steps: list[BatchStep]
 ) -> Iterator[_PlannedBatch]:
-    """Yield the planned batches of steps, and announce their row groups to the
-    threads that decode.
+    """Yield the planned batches of steps, and announce their row groups.
+
+    The row groups are announced to the threads that decode.
     """
     plan = reader.plan
 
@@ -359,8 +363,9 @@ def _locate(
 def _assemble(
     reader: HostReader, groups: DecodedAhead, planned: _PlannedBatch
 ) -> _AssembledBatch:
-    """Take the decoded row groups of a planned batch, and gather the rows of this
-    host.
+    """Return the batch of this host, gathered from decoded row groups.
+
+    The row groups of the planned batch are taken here.
     """
     plan = reader.plan
     step = planned.step
@@ -393,8 +398,9 @@ def _deal(
     planned: _PlannedBatch,
     within: int | None,
 ) -> Int64:
-    """Return the row at each place of a global batch, so that all ranks have about the
-    same cost, int64[n].
+    """Return the row at each place of a global batch, dealt by cost, int64[n].
+
+    All ranks get about the same cost.
 
     Args:
         plan: Plan of all hosts.
@@ -415,8 +421,9 @@ def _deal(
 
 
 def _present(rows: Int64, count: int) -> Int64:
-    """Return those of some rows, ascending, that a batch with `count` rows has; the
-    others are padding.
+    """Return those of some rows, ascending, that a batch with `count` rows has.
+
+    The others are padding.
     """
     return rows[: np.searchsorted(rows, count)]
 

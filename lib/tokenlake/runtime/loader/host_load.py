@@ -1,5 +1,6 @@
-"""Amount of data that the first of several hosts reads, computed from the plan. No
-file is opened.
+"""Amount of data that the first of several hosts reads, computed from the plan.
+
+No file is opened.
 """
 
 from __future__ import annotations
@@ -23,8 +24,9 @@ MOST_ROWS: Final = 1 << 20
 @final
 @dataclass(frozen=True, slots=True)
 class HostLoad:
-    """Data that the first of several hosts reads for the first steps of an epoch. The
-    others read about as much.
+    """Data that the first of several hosts reads for the first steps of an epoch.
+
+    The others read about as much.
 
     Attributes:
         hosts: Number of hosts.

@@ -1,6 +1,4 @@
-"""Reader of one host: the plan of all hosts, the rows that this host needs, and the
-assembler of its batches.
-"""
+"""Reader of one host: plan of all hosts, rows of this host, and its assembler."""
 
 from __future__ import annotations
 
@@ -140,9 +138,9 @@ class HostReader:
             raise ConfigError(
                 f"weights: {mixture.name} is a single dataset; only a mixture has weights"
             )
-        if self.plan.steps.rows is not None and (
-            position.passes or position.rows >= self.plan.steps.rows
-        ):
+        pass_rows = self.plan.steps.rows
+        has_end = pass_rows is not None
+        if has_end and (position.passes or position.rows >= pass_rows):
             raise ConfigError(
                 f"weights: step {step} is after the first pass, whose rows no longer change; expected a step before "
                 "its end (a mixture with stop='restart' and without rows has no end)"
@@ -154,12 +152,12 @@ class HostReader:
         )
 
     def replaying(self, state: Mapping[str, Any]) -> HostReader:
-        """Return a reader that resumes from a state; itself if the plan is already that
-        of the state.
+        """Return a reader that resumes from a state.
 
-        A mixture gets the weights that a trainer had set before the state. A dataset
-        gets the order of the state, unless the options request one: the default order
-        depends on the release and on the memory.
+        It is this reader if the plan is already that of the state. A mixture gets the
+        weights that a trainer had set before the state. A dataset gets the order of the
+        state, unless the options request one: the default order depends on the release
+        and on the memory.
         """
         if not isinstance(state, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
             return self
@@ -177,17 +175,15 @@ class HostReader:
     def _ordered_as(self, state: Mapping[str, Any]) -> HostReader:
         """Return a reader of the same dataset in the order of a state."""
         form = OrderForm.of_state(state)
-        if (
-            form is None
-            or self.plan.form in (None, form)
-            or self.plan.options.order_form is not None
-        ):
+        is_requested = self.plan.options.order_form is not None
+        if form is None or is_requested or self.plan.form in (None, form):
             return self
         return replace(self, plan=BatchPlan(self.plan.data, self.plan.options, form))
 
     def _mixed_as(self, mixture: Mixture) -> HostReader:
-        """Return a reader of the same sources with other weights. The lanes stay,
-        which the weights would change.
+        """Return a reader of the same sources with other weights.
+
+        The lanes stay, which the weights would change.
         """
         options = replace(self.plan.options, lanes=self.plan.lanes)
         return replace(self, plan=BatchPlan(mixture, options))
@@ -269,8 +265,9 @@ def _plan_in_parts(plan: BatchPlan, parts: int, form: OrderForm | None) -> Batch
 def shared_reader(
     data: Dataset | Mixture, options: LoaderOptions, form: OrderForm | None = None
 ) -> PerProcess[HostReader]:
-    """Return a reader that every process opens for itself. It can be pickled and
-    forked.
+    """Return a reader that every process opens for itself.
+
+    It can be pickled and forked.
 
     Args:
         data: Dataset or mixture to read.
@@ -288,15 +285,16 @@ def shared_reader(
 def _open_copy(
     data: Dataset | Mixture, options: LoaderOptions, form: OrderForm | None
 ) -> HostReader:
-    """Return a reader of a copy of the data. A copied dataset has its own files and
-    cache.
+    """Return a reader of a copy of the data.
+
+    A copied dataset has its own files and cache.
     """
     # A process must not share open files and locks with the one that it was forked
     # from.
     data_copy = copy.copy(data)
     if isinstance(data_copy, Mixture):
         copies: dict[str, Dataset] = {}
-        for name, dataset in data_copy.datasets.items():
-            copies[name] = copy.copy(dataset)
+        for source_name, dataset in data_copy.datasets.items():
+            copies[source_name] = copy.copy(dataset)
         data_copy.datasets = copies
     return HostReader.open(data_copy, options, form=form)

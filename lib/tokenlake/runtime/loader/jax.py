@@ -92,8 +92,9 @@ class Placement:
             self._check_layout(layout)
 
     def wanted(self, size: int) -> Int64:
-        """Return the rows of a batch of `size` rows that this host needs, ascending,
-        int64[m].
+        """Return the rows of a batch that this host needs, ascending, int64[m].
+
+        The batch has `size` rows over all hosts.
         """
         return self._rows_of_size[size].wanted
 
@@ -128,8 +129,9 @@ class Placement:
         *,
         names: tuple[str, ...],
     ) -> dict[str, Any]:
-        """Return the columns of a batch as global arrays, which the devices compute;
-        see :meth:`computes_columns`.
+        """Return the columns of a batch, computed by devices, as global arrays.
+
+        :meth:`computes_columns` tells whether they can.
 
         Args:
             batch: Bytes of the batch under the name
@@ -149,12 +151,12 @@ class Placement:
     def place(
         self, columns: Mapping[str, npt.NDArray[Any]], size: int
     ) -> dict[str, Any]:
-        """Return the columns of a batch as global arrays, which may still be on their
-        way to the devices.
+        """Return the columns of a batch as global arrays.
 
-        Columns of shape (m, L) become global arrays of shape (size, L). Columns with
-        one value per row, of shape (m,), become (size,). Flat columns become (size *
-        L,), and columns with one entry for each part of the rows (parts, ...).
+        They may still be on their way to the devices. Columns of shape (m, L) become
+        global arrays of shape (size, L). Columns with one value per row, of shape (m,),
+        become (size,). Flat columns become (size * L,), and columns with one entry for
+        each part of the rows (parts, ...).
 
         Devices of a CPU may share the memory of the host's arrays; they hold a
         reference to it then.
@@ -167,12 +169,12 @@ class Placement:
         # set.
         with jax.transfer_guard_host_to_device("allow"):
             placed: dict[str, Any] = {}
-            for name, values in columns.items():
+            for column_name, values in columns.items():
                 is_divided_as_rows = self._is_flat or values.ndim == 1
                 sharding = (
                     self._sharding_of_rows if is_divided_as_rows else self._sharding
                 )
-                placed[name] = self._global_array(values, size, sharding)
+                placed[column_name] = self._global_array(values, size, sharding)
             return placed
 
     def _global_array(
@@ -208,8 +210,9 @@ class Placement:
 
     @cached_property
     def _sharding_of_arithmetic(self) -> jax.sharding.Sharding:
-        """The sharding, over axes of which arithmetic may be written without naming
-        shardings.
+        """The sharding, over axes of type ``Auto``.
+
+        Arithmetic over these may be written without naming shardings.
         """
         sharding = self._sharding
         if not isinstance(sharding, jax.sharding.NamedSharding):
@@ -233,8 +236,9 @@ class Placement:
         return self._sharding
 
     def _host_rows(self, size: int) -> _HostRows:
-        """Return the rows of a batch of `size` rows that the devices of this host
-        need.
+        """Return the rows of a batch that the devices of this host need.
+
+        The batch has `size` rows over all hosts.
         """
         self._check_shapes(size)
         shape = (size, self._lengths[0])
@@ -244,12 +248,16 @@ class Placement:
             if index is not None:
                 start, stop, _ = index[0].indices(size)
                 pieces.add((start, stop))
-        rows = [np.zeros(0, np.int64)]
-        rows += [np.arange(start, stop, dtype=np.int64) for start, stop in pieces]
-        wanted = np.unique(np.concatenate(rows))
-        return _HostRows(
-            wanted, {start: int(np.searchsorted(wanted, start)) for start, _ in pieces}
-        )
+        # The rows of all pieces, each once, and the place of each piece among them. The
+        # empty array serves hosts without a piece.
+        piece_rows = [np.zeros(0, np.int64)]
+        for start, stop in pieces:
+            piece_rows.append(np.arange(start, stop, dtype=np.int64))
+        host_rows = np.unique(np.concatenate(piece_rows))
+        places: dict[int, int] = {}
+        for start, _ in pieces:
+            places[start] = int(np.searchsorted(host_rows, start))
+        return _HostRows(host_rows, places)
 
     def _check_layout(self, layout: BatchLayout) -> None:
         """Raise ConfigError where the sharding cannot divide a layout."""
@@ -273,8 +281,9 @@ class Placement:
             )
 
     def _check_shapes(self, size: int) -> None:
-        """Raise ConfigError where the sharding cannot divide batches of `size` rows,
-        or rows of a length.
+        """Raise ConfigError where the sharding cannot divide batches of `size` rows.
+
+        The lengths of rows are checked, too.
         """
         row_parts = _parts(self._sharding, 0, self._devices)
         id_parts = _parts(self._sharding, 1, self._devices)
@@ -283,11 +292,11 @@ class Placement:
                 f"batch_size: got {size}, and {self._sharding} cuts the rows of a batch into {row_parts} equal parts; "
                 f"expected a multiple of {row_parts}, or a sharding of the rows over fewer devices"
             )
-        for length in self._lengths:
-            if length % id_parts:
+        for row_length in self._lengths:
+            if row_length % id_parts:
                 raise ConfigError(
-                    f"sharding: {self._sharding} cuts rows into {id_parts} equal parts, and rows have {length} ids, or "
-                    f"a multiple of them; expected a number of parts that divides {length}"
+                    f"sharding: {self._sharding} cuts rows into {id_parts} equal parts, and rows have {row_length} "
+                    f"ids, or a multiple of them; expected a number of parts that divides {row_length}"
                 )
 
 

@@ -35,8 +35,9 @@ def column_maker(names: tuple[str, ...], sharding: jax.sharding.Sharding) -> Any
 
 
 def make_columns(planes: jax.Array, names: Sequence[str]) -> tuple[jax.Array, ...]:
-    """Return the columns of a batch in the order of their names: ids int32[rows, L],
-    masks bool[rows, L].
+    """Return the columns of a batch in the order of their names.
+
+    Ids are int32[rows, L], and masks bool[rows, L].
 
     Args:
         planes: Bytes of the batch, uint8[rows, planes, L].

@@ -50,8 +50,9 @@ FLAT_COLUMNS: Final = ("cu_seqlens", "max_seqlen")
 @final
 @dataclass(frozen=True, kw_only=True)
 class BatchLayout:
-    """Layout of batches of packed rows, for :class:`tokenlake.DataLoader`: flat, or cut
-    for context parallelism.
+    """Layout of batches of packed rows: flat, or cut for context parallelism.
+
+    It is an option of :class:`tokenlake.DataLoader`.
 
     Args:
         flat: True for arrays of shape (rows * L,), with `cu_seqlens`, int32, and
@@ -104,9 +105,7 @@ class BatchLayout:
         return arguments_of(cls, "layout", value, {"flat": cls(flat=True)})
 
     def check_length(self, length: int) -> None:
-        """Raise ConfigError where rows of a number of ids cannot be divided as
-        requested.
-        """
+        """Raise ConfigError where rows of `length` ids cannot be divided."""
         if self.context_parallel == 1:
             return
         chunks = self.context_parallel
@@ -138,8 +137,9 @@ class BatchLayout:
         return _order_of_row(self.context_parallel, length, self.split)
 
     def bounds(self, runs: Int64, row_runs: Int64, parts: int) -> tuple[Int32, Int32]:
-        """Return `cu_seqlens` and `max_seqlen` of each part of the rows, int32[parts, n
-        + 1] and int32[parts].
+        """Return `cu_seqlens` and `max_seqlen` of each part of the rows.
+
+        They are int32[parts, n + 1] and int32[parts].
 
         Args:
             runs: Ids of each run, int64[s + B].

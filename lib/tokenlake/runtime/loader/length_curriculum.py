@@ -1,11 +1,10 @@
-"""Length curriculum: the length of the parts into which the rows of a batch are cut, as
-a function of the step.
+"""Length curriculum: the length of the parts of rows, as a function of the step.
 
-With a batch size of 4 rows of 8 stored ids, and ``lengths={0: 2, 10: 4, 20: 8}``,
-batches have the shapes (16, 2), (8, 4) and (4, 8). All have the same number of ids:
-every row is cut into 4, 2 and 1 parts. Cutting does not move a row to another step. For
-any lengths, each id is therefore delivered equally often, and a state counts the same
-rows.
+The rows of a batch are cut into parts of that length. With a batch size of 4 rows of 8
+stored ids, and ``lengths={0: 2, 10: 4, 20: 8}``, batches have the shapes (16, 2),
+(8, 4) and (4, 8). All have the same number of ids: every row is cut into 4, 2 and 1
+parts. Cutting does not move a row to another step. For any lengths, each id is
+therefore delivered equally often, and a state counts the same rows.
 """
 
 from __future__ import annotations
@@ -22,12 +21,12 @@ from tokenlake.runtime.loader.batch_sizes import Points, index_at, points_of
 @final
 @dataclass(frozen=True)
 class LengthCurriculum:
-    """Length of the ids that attend to each other at each step: rows are cut, and
-    batches keep their ids.
+    """Length of the ids that attend to each other at each step.
 
-    A cut separates segments, as the border of two documents does: after it, positions
-    begin at 0, the segment id is another one, and the first id does not count toward
-    the loss, because the id before it is in another row.
+    Rows are cut, and batches keep their ids. A cut separates segments, as the border of
+    two documents does: after it, positions begin at 0, the segment id is another one,
+    and the first id does not count toward the loss, because the id before it is in
+    another row.
 
     Args:
         points: Points (first step, ids), from step 0 on, as for ``batch_size``.
@@ -59,8 +58,9 @@ class LengthCurriculum:
 
     @classmethod
     def of(cls, value: object) -> Self:
-        """Return a curriculum from a curriculum, its arguments, ``512``, or ``{0: 256,
-        1000: 512}``.
+        """Return a curriculum from a curriculum, its arguments, a length or points.
+
+        A length is written as ``512``, and points as ``{0: 256, 1000: 512}``.
 
         Raises:
             ConfigError: It is none of these.
@@ -177,17 +177,16 @@ class LengthCurriculum:
 
 
 def _nearest_divisor(number: int, wanted: int) -> int:
-    """Return the divisor of a number that is nearest to a wanted one; the smaller of
-    two.
+    """Return the divisor of a number that is nearest to a wanted one.
+
+    It is the smaller of two that are equally near.
     """
     divisors = [divisor for divisor in range(1, number + 1) if number % divisor == 0]
     return min(divisors, key=lambda divisor: (abs(divisor - wanted), divisor))
 
 
 def _check_growth(first: int, last: int, until: int) -> None:
-    """Raise ConfigError where lengths or steps are not whole numbers, or lengths do
-    not grow.
-    """
+    """Raise ConfigError unless lengths and steps are whole and lengths grow."""
     whole_number("lengths: until", until, 1)
     whole_number("lengths: first", first, 1)
     whole_number("lengths: last", last, first)

@@ -39,8 +39,9 @@ _ROWS_IN_MESSAGE: Final = 3
 @final
 @dataclass(frozen=True, slots=True)
 class TruncationCount:
-    """Rows that are longer than a batch can be, and the ids that are cut, counted once
-    over all datasets.
+    """Rows that are longer than a batch can be, and the ids that are cut.
+
+    They are counted once over all datasets.
 
     Attributes:
         rows: Number of rows that are cut.
@@ -90,18 +91,21 @@ class LengthIndex:
         _check_same_runs(sources)
         # Number of ids of each stored column in each row.
         self._columns: dict[str, npt.NDArray[Any]] = {}
-        for name in sources[0].ragged.columns:
-            lengths = [rows.ragged.lengths(name) for rows in sources]
-            self._columns[name] = (
-                lengths[0] if len(lengths) == 1 else np.concatenate(lengths)
-            )
-        self.truncated: Final = (
-            TruncationCount() if padding.longest is None else self._cut(padding.longest)
-        )
+        for column_name in sources[0].ragged.columns:
+            lengths = [rows.ragged.lengths(column_name) for rows in sources]
+            # Those of a single dataset are not copied.
+            self._columns[column_name] = lengths[0]
+            if len(lengths) > 1:
+                self._columns[column_name] = np.concatenate(lengths)
+        truncated = TruncationCount()
+        if padding.longest is not None:
+            truncated = self._cut(padding.longest)
+        self.truncated: Final = truncated
 
     def longest_of(self, rows: StreamRows) -> int:
-        """Return the length that a batch of these rows needs; 0 if there are no
-        rows.
+        """Return the length that a batch of these rows needs.
+
+        It is 0 if there are no rows.
         """
         # Number of each row over all datasets: that of the first row of its row group,
         # and the row's index in it.
@@ -114,22 +118,18 @@ class LengthIndex:
 
     def run(self, run: TokenRun, rows: Int64 | slice) -> Int64:
         """Return the number of ids of a run in rows, int64[n]."""
-        first, *others = (self.column(name, rows) for name in run.columns)
-        return sum(others, first)
+        lengths, *other_lengths = (self.column(name, rows) for name in run.columns)
+        return sum(other_lengths, lengths)
 
     def lengths(self, rows: Int64 | slice) -> Int64:
-        """Return the length of the longest run of each row, after truncation,
-        int64[n].
-        """
+        """Return the length of each row's longest run after truncation, int64[n]."""
         lengths = self.whole(rows)
         if self._padding.longest is None:
             return lengths
         return np.minimum(lengths, self._padding.longest)
 
     def whole(self, rows: Int64 | slice) -> Int64:
-        """Return the length of the longest run of each row, before truncation,
-        int64[n].
-        """
+        """Return the length of each row's longest run before truncation, int64[n]."""
         return self._whole[rows].astype(np.int64)
 
     def chunks(self) -> Iterator[slice]:
@@ -139,8 +139,8 @@ class LengthIndex:
         begins = np.arange(0, int(self.first_rows[-1]), _ROWS_AT_ONCE)
         group_begins = self.first_rows[np.searchsorted(self.first_rows, begins)]
         bounds = np.unique(np.append(group_begins, self.first_rows[-1]))
-        for first, end in pairwise(bounds.tolist()):
-            yield slice(first, end)
+        for first_row, end_row in pairwise(bounds.tolist()):
+            yield slice(first_row, end_row)
 
     @cached_property
     def histogram(self) -> Int64:
@@ -226,8 +226,8 @@ def _check_same_runs(sources: Sequence[StoredRows]) -> None:
     # A dataset of preference pairs has three runs, one of documents has one.
     described: list[str] = []
     for rows in sources:
-        kind = " for ".join(rows.manifest.preference or (rows.manifest.kind,))
-        described.append(f"{rows.name} ({kind})")
+        listed_kinds = " for ".join(rows.manifest.preference or (rows.manifest.kind,))
+        described.append(f"{rows.name} ({listed_kinds})")
     raise ConfigError(
         f"a batch has rows of one kind and the same columns; got {', '.join(described)}"
     )

@@ -1,5 +1,6 @@
-"""DataLoader: batches of a dataset or a mixture in a reproducible order, with a
-state of a few integers.
+"""DataLoader: batches of a dataset or a mixture in a reproducible order.
+
+Its state is a few integers.
 """
 
 from __future__ import annotations
@@ -83,8 +84,8 @@ class DataLoader:
             Preferences have all of them for each answer, as ``chosen_input_ids``,
             ``chosen_attention_mask`` and ``chosen_labels``.
         padding: Padding of rows of many lengths, a :class:`tokenlake.BatchPadding`;
-            None: to the longest row of each batch. The lengths of all rows are read
-            first: about 3 us a row, and two bytes of memory for each.
+            None: padding to the longest row of each batch. The lengths of all rows are
+            read first: about 3 us a row, and two bytes of memory for each.
         layout: Layout of the arrays of packed rows, a :class:`tokenlake.BatchLayout`:
             "flat" for arrays of shape (rows * L,) with `cu_seqlens`, or rows cut for
             context parallelism; None: (rows, L). The order does not depend on it.
@@ -193,8 +194,9 @@ class DataLoader:
 
     @property
     def shapes(self) -> tuple[tuple[int, int], ...] | None:
-        """Shapes (rows, L) of full batches, for a compiler of fixed shapes; None if
-        L is that of the longest row.
+        """Shapes (rows, L) of full batches, for a compiler of fixed shapes.
+
+        None if L is that of the longest row.
         """
         return self.plan.batch_shapes
 
@@ -214,8 +216,10 @@ class DataLoader:
         return self._groups.decoded
 
     def metrics(self) -> LoaderMetrics:
-        """Return the figures of this loader on this host since it was created; see
-        :class:`tokenlake.MetricsExport`.
+        """Return the figures of this loader on this host.
+
+        They are counted since it was created; :class:`tokenlake.MetricsExport` exports
+        them.
         """
         decoded = self._decoded_before + self.decoded
         return LoaderMetrics(
@@ -230,16 +234,18 @@ class DataLoader:
         )
 
     def __iter__(self) -> Iterator[Batch]:
-        """Return an iterator from after the last batch that was delivered, or over the
-        next pass.
+        """Return an iterator from after the last delivered batch.
+
+        If the pass has ended, it iterates over the next one.
 
         It replaces an earlier iterator, which raises ConfigError at its next batch.
         """
         return self._iterate("iter(loader)")
 
     def iter_from_step(self, step: int) -> Iterator[Batch]:
-        """Return an iterator from a step on, as if `step` batches had been delivered.
-        Any step takes the same time.
+        """Return an iterator from a step on; any step takes the same time.
+
+        It continues as if `step` batches had been delivered.
 
         Raises:
             ConfigError: `step` is not a whole number, or is too large to count rows.
@@ -251,8 +257,9 @@ class DataLoader:
         return self._iterate("iter_from_step()")
 
     def peek(self) -> Batch:
-        """Return the next batch without delivering it; if the pass has ended, that of
-        the next pass.
+        """Return the next batch without delivering it.
+
+        If the pass has ended, it is the first of the next pass.
 
         The loader and a running iterator keep their position. The batch is made for
         this call alone.
@@ -267,8 +274,9 @@ class DataLoader:
             batches.close()
 
     def __len__(self) -> int:
-        """Return the number of batches of the current pass, or of the next one if it
-        has ended.
+        """Return the number of batches of the current pass.
+
+        If that has ended, it is the number of the next one.
 
         Raises:
             TypeError: The pass has no end.
@@ -310,14 +318,16 @@ class DataLoader:
         return named_facts("DataLoader", facts, ("source", "dataset", "rows"), rows)
 
     def get_state(self) -> dict[str, Any]:
-        """Return the state after the last batch that was delivered, for
-        :meth:`set_state`: small, JSON-able.
+        """Return the state after the last batch that was delivered.
+
+        It is small and JSON-able, and :meth:`set_state` continues from it.
         """
         return state_of(self.plan, self._position)
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Continue from the state of a loader of the same data and order: the next
-        iteration begins there.
+        """Continue from the state of a loader of the same data and order.
+
+        The next iteration begins there.
 
         Raises:
             ConfigError: The state is of other data or of another order, with a list of
@@ -359,13 +369,12 @@ class DataLoader:
     def set_weights(
         self, weights: Mapping[str, float], *, at: int | None = None
     ) -> None:
-        """Change the weights of a mixture from a step on. All hosts must set the same
-        weights at the same step.
+        """Change the weights of a mixture from a step on.
 
-        Batches before the step do not change. The new weights apply from the batch of
-        that step on, and do not compensate for rows drawn by the old ones. They become
-        part of the state: :meth:`set_state` of a loader with the original weights
-        applies them, too.
+        All hosts must set the same weights at the same step. Batches before the step do
+        not change. The new weights apply from the batch of that step on, and do not
+        compensate for rows drawn by the old ones. They become part of the state:
+        :meth:`set_state` of a loader with the original weights applies them, too.
 
         Args:
             weights: Weight of every source, by rows or tokens as in the mixture.
@@ -375,7 +384,9 @@ class DataLoader:
             ConfigError: The data is not a mixture, the step is over or of a later pass,
                 or the weights are not possible.
         """
-        step = whole_number("at", self.step if at is None else at, self.step)
+        if at is None:
+            at = self.step
+        step = whole_number("at", at, self.step)
         reader = self._reader.reweighted(weights, step)
         running = self._running_iterator()
         if running is not None:
@@ -393,8 +404,9 @@ class DataLoader:
         self.set_state(state)
 
     def close(self) -> None:
-        """End the current iteration and its threads. The next one continues after
-        it.
+        """End the current iteration and its threads.
+
+        The next one continues after it.
         """
         running = self._running_iterator()
         self._running = None
@@ -417,8 +429,9 @@ class DataLoader:
     def _opened(
         self, data: Dataset | Mixture, options: LoaderOptions
     ) -> tuple[HostReader, Place | None]:
-        """Return the reader of this process, and the function that moves batches to
-        devices (None: no sharding).
+        """Return the reader of this process, and its placement on devices.
+
+        The placement is a function that moves batches; without a sharding it is None.
         """
         if self._sharding is None:
             return HostReader.open(data, options), None
@@ -426,10 +439,12 @@ class DataLoader:
 
         reader = HostReader.open(data, options, row_parts(self._sharding))
         plan = reader.plan
-        multiple = 1 if plan.padding is None else plan.padding.multiple
-        lengths = sorted(
-            {length for _, length in plan.batch_shapes or ((0, multiple),)}
-        )
+        multiple = 1
+        if plan.padding is not None:
+            multiple = plan.padding.multiple
+        # Lengths that vary from batch to batch are multiples of the padding's.
+        shapes = plan.batch_shapes or ((0, multiple),)
+        lengths = sorted({length for _, length in shapes})
         placement = Placement(
             self._sharding, plan.batch_sizes, lengths, options.batch_layout
         )
@@ -464,16 +479,18 @@ class DataLoader:
         return batches
 
     def _running_iterator(self) -> HostBatches | None:
-        """Return the iterator that was begun last; None if there is none, or it was
-        forgotten.
+        """Return the iterator that was begun last.
+
+        None if there is none, or it was forgotten.
         """
         if self._running is None:
             return None
         return self._running()
 
     def _supersede(self, caller: str) -> None:
-        """End a running iterator so that its next batch is an error, and not the end
-        of the pass.
+        """End a running iterator, whose next batch is an error.
+
+        Otherwise its loop would end as at the end of the pass.
         """
         running = self._running_iterator()
         self._running = None
@@ -487,8 +504,9 @@ class DataLoader:
     def _delivered(
         self, batches: HostBatches, rows: int | None, seconds: float
     ) -> None:
-        """Record a batch that was delivered, or the end of the pass; see
-        :data:`host_batches.Tell`.
+        """Record a batch that was delivered, or the end of the pass.
+
+        :data:`host_batches.Tell` explains the arguments.
         """
         self._position = batches.position
         self._groups = batches.groups
@@ -500,8 +518,9 @@ class DataLoader:
 
 
 def _with_sharding(options: LoaderOptions, sharding: Any) -> LoaderOptions:
-    """Return the options of a loader with a sharding: batches are padded, and balanced
-    over the sharding's parts.
+    """Return the options of a loader with a sharding.
+
+    Batches are padded, and balanced over the sharding's parts.
 
     Raises:
         ConfigError: An option contradicts the sharding.
@@ -524,8 +543,9 @@ def _with_sharding(options: LoaderOptions, sharding: Any) -> LoaderOptions:
 @final
 @dataclass(frozen=True, slots=True)
 class LoaderMetrics:
-    """Figures of one loader on one host. Iterating yields each as a
-    :class:`tokenlake.base.metrics.Metric`.
+    """Figures of one loader on one host.
+
+    Iterating yields each as a :class:`tokenlake.base.metrics.Metric`.
 
     Attributes:
         batches: Number of batches delivered.
@@ -558,9 +578,12 @@ class LoaderMetrics:
     decoded_bytes: int
 
     def __iter__(self) -> Iterator[Metric]:
-        for name, help in _HELP.items():
+        for metric_name, help in _HELP.items():
             yield Metric(
-                f"tokenlake_loader_{name}", "counter", help, getattr(self, name)
+                f"tokenlake_loader_{metric_name}",
+                "counter",
+                help,
+                getattr(self, metric_name),
             )
 
 

@@ -36,11 +36,11 @@ _MOST_ROWS: Final = 1 << 50
 
 @final
 class Mixture:
-    """Packed datasets of one length and one tokenizer, and the weights by which they
-    are combined.
+    """Packed datasets, and the weights by which they are combined.
 
-    The order is the one in which the flow ``mix`` writes sequences: with the same seed,
-    batch size, lanes and rows the stream is the same, row by row.
+    All have one length and one tokenizer. The order is the one in which the flow
+    ``mix`` writes sequences: with the same seed, batch size, lanes and rows the stream
+    is the same, row by row.
 
     Args:
         datasets: Name -> dataset. The order inside a source depends on its name.
@@ -59,8 +59,8 @@ class Mixture:
         order: Version of the order; 2 resumes runs that earlier releases began or
             wrote.
         max_repetitions: Largest number of times that the rows of a source may come, for
-            all sources or name -> number. It is checked here, and the error lists what
-            is missing. Only for a mixture that ends.
+            all sources or name -> number. It is checked here, and the error lists the
+            tokens that each source lacks. Only for a mixture that ends.
         max_fraction: Largest share of a source that is used. A source is shortened to
             it, always to the same rows.
         epochs: Name -> number of times that the rows of a source come. Weights and
@@ -107,10 +107,12 @@ class Mixture:
                 datasets,
                 "a mapping of name to dataset (tl.open), with at least one",
             )
-        for name, dataset in datasets.items():
+        for source_name, dataset in datasets.items():
             if not isinstance(dataset, Dataset):  # pyright: ignore[reportUnnecessaryIsInstance]
                 raise expected(
-                    f"datasets: {name!r}", dataset, "a dataset, as tl.open returns it"
+                    f"datasets: {source_name!r}",
+                    dataset,
+                    "a dataset, as tl.open returns it",
                 )
         require_one_of("stop", stop, STOPS)
         block_size = whole_number("block_size", block_size, 1, _MOST_BLOCK)
@@ -146,7 +148,7 @@ class Mixture:
             )
             draws = self.caps.draws(source_rows | self._kept_rows)
             rows = sum(draws.values())
-            weights = {name: drawn / max(1, rows) for name, drawn in draws.items()}
+            weights = {name: draw / max(1, rows) for name, draw in draws.items()}
 
         # Read the weights.
         scheduler = _scheduler_of(weights, datasets)
@@ -176,21 +178,22 @@ class Mixture:
     def sizes(self) -> dict[str, SourceSize]:
         """Size of each source, after shortening."""
         sizes: dict[str, SourceSize] = {}
-        for name, dataset in self.datasets.items():
+        for source_name, dataset in self.datasets.items():
             totals = dataset.manifest.splits[dataset.split]
-            size = SourceSize.of(
+            source_size = SourceSize.of(
                 rows=totals.rows,
                 groups=len(dataset.rows.group_rows),
                 tokens=totals.tokens,
                 documents=totals.documents,
                 width=dataset.manifest.width,
             )
-            sizes[name] = size.shortened(self._kept_rows.get(name))
+            sizes[source_name] = source_size.shortened(self._kept_rows.get(source_name))
         return sizes
 
     def lanes(self, batch_size: int) -> int:
-        """Return the default number of lanes of the stream, which is that of the
-        flow ``mix``.
+        """Return the default number of lanes of the stream.
+
+        It is that of the flow ``mix``.
         """
         # The weights at all points of the schedule.
         pieces = self.scheduler.pieces
@@ -235,12 +238,15 @@ class Mixture:
             order = self._order(lanes, batch_size, seed, None)
         seed_of_pass = seed if passes == 0 else key_of(seed, passes)
         orders: list[EpochOrder] = []
-        for name, dataset in self.datasets.items():
+        for source_name, dataset in self.datasets.items():
             group_rows = shortened(
-                name, dataset.rows.group_rows, self._kept_rows.get(name), seed=seed
+                source_name,
+                dataset.rows.group_rows,
+                self._kept_rows.get(source_name),
+                seed=seed,
             )
             orders.append(
-                source_order(name, group_rows, lanes=lanes, seed=seed_of_pass)
+                source_order(source_name, group_rows, lanes=lanes, seed=seed_of_pass)
             )
         return MixtureStream(order, orders, rows=self.rows)
 
@@ -263,8 +269,9 @@ class Mixture:
         return self._with(self.scheduler.reweighted(at=at, weights=weights))
 
     def replayed(self, schedule: WeightScheduler) -> Mixture:
-        """Return the mixture with the weights of a schedule, if that extends its
-        own; otherwise the mixture itself.
+        """Return the mixture with the weights of a schedule that extends its own.
+
+        Otherwise the mixture itself is returned.
         """
         # A state may be older than sources that were added since: they had weight 0
         # until then.
@@ -279,8 +286,9 @@ class Mixture:
         return self if before is None else self._with(schedule)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the arguments that decide the order, JSON-able: all but lanes,
-        batch size, seed and datasets.
+        """Return the arguments that decide the order, JSON-able.
+
+        These are all but lanes, batch size, seed and datasets.
         """
         arguments: dict[str, Any] = {
             "stop": self.stop,
@@ -300,12 +308,12 @@ class Mixture:
         return f"Mixture({one_line(sources)})"
 
     def _repr_html_(self) -> str:
-        first = self.scheduler.get_weights(0)
-        last = self.scheduler.get_weights(self.scheduler.pieces[-1].last.step)
+        first_weights = self.scheduler.get_weights(0)
+        last_weights = self.scheduler.get_weights(self.scheduler.pieces[-1].last.step)
         # One line for each source, with its weight where the schedule begins and ends.
         rows: list[tuple[str, ...]] = []
         for name, dataset in self.datasets.items():
-            weights = (f"{first[name]:.6g}", f"{last[name]:.6g}")
+            weights = (f"{first_weights[name]:.6g}", f"{last_weights[name]:.6g}")
             rows.append((name, dataset.name, f"{len(dataset):,}", *weights))
         facts = {"stop": self.stop, "rows": self.rows, "order": self.order}
         return named_facts(
@@ -317,8 +325,9 @@ class Mixture:
 
     @cached_property
     def _length(self) -> int | None:
-        """Number of rows of the stream, which hardly depends on the lanes; None: it
-        has no end.
+        """Number of rows of the stream; None: it has no end.
+
+        The number hardly depends on the lanes.
         """
         # One lane and batches of one row are the cheapest order that ends at the same
         # place.
@@ -360,8 +369,8 @@ class Mixture:
     def _used_rows(self) -> dict[str, int]:
         """Number of rows that are used, of each source."""
         return {
-            name: self._kept_rows.get(name, len(dataset))
-            for name, dataset in self.datasets.items()
+            source_name: self._kept_rows.get(source_name, len(dataset))
+            for source_name, dataset in self.datasets.items()
         }
 
     def _check_repetitions(self) -> None:
@@ -381,9 +390,9 @@ class Mixture:
     def _mean_tokens(self) -> dict[str, Fraction]:
         """Mean number of tokens of a row of each source."""
         means: dict[str, Fraction] = {}
-        for name, dataset in self.datasets.items():
+        for source_name, dataset in self.datasets.items():
             totals = dataset.manifest.splits[dataset.split]
-            means[name] = Fraction(totals.tokens, max(1, totals.rows))
+            means[source_name] = Fraction(totals.tokens, max(1, totals.rows))
         return means
 
     def _row_weights(self, weights: Mapping[str, float]) -> dict[str, float]:
@@ -412,14 +421,15 @@ class Mixture:
 
 
 def _check_epochs_alone(arguments: Mapping[str, Any]) -> None:
-    """Raise ConfigError where other arguments than `epochs` set the weights or the
-    end, too.
+    """Raise ConfigError where `epochs` is not alone.
+
+    Other arguments may not set the weights or the end, too.
     """
     defaults = (None, "restart", "rows")
     names: list[str] = []
-    for name, value in arguments.items():
-        if value not in defaults:
-            names.append(name)
+    for argument_name, argument in arguments.items():
+        if argument not in defaults:
+            names.append(argument_name)
     if names:
         raise ConfigError(
             f"epochs: they set the weights and the end of the mixture, and so would {', '.join(names)}; "
@@ -449,18 +459,19 @@ def _scheduler_of(
             "a mapping of name to share of rows, or a WeightScheduler",
         )
     ordered: dict[str, float] = {}
-    for name in datasets:
-        if name in weights:
-            ordered[name] = weights[name]
+    for source_name in datasets:
+        if source_name in weights:
+            ordered[source_name] = weights[source_name]
     # Keep the weights of unknown names: the check of the sources lists them.
-    for name, weight in weights.items():
-        ordered.setdefault(name, weight)
+    for source_name, weight in weights.items():
+        ordered.setdefault(source_name, weight)
     return constant(ordered)
 
 
 def _check_sources(datasets: Mapping[str, Dataset], scheduler: WeightScheduler) -> None:
-    """Raise ConfigError where weights and datasets have different names, or datasets
-    different tokenizers.
+    """Raise ConfigError where weights and datasets do not fit together.
+
+    Their names must be equal, and the datasets have one tokenizer.
     """
     if set(scheduler.names) != set(datasets):
         raise ConfigError(
@@ -468,9 +479,9 @@ def _check_sources(datasets: Mapping[str, Dataset], scheduler: WeightScheduler) 
             "expected the same names"
         )
     tokenizers: dict[str, list[str]] = {}
-    for name in scheduler.names:
-        for description in datasets[name].manifest.tokenizer.values():
-            source = f"{name} ({description['name']})"
+    for source_name in scheduler.names:
+        for description in datasets[source_name].manifest.tokenizer.values():
+            source = f"{source_name} ({description['name']})"
             tokenizers.setdefault(str(description["probe"]), []).append(source)
     if len(tokenizers) > 1:
         # A version that was mixed itself may name one tokenizer several times.

@@ -167,7 +167,8 @@ class LoaderKeywords(TypedDict, total=False):
 @final
 @dataclass(frozen=True, kw_only=True)
 class LoaderOptions:
-    """Options that decide the batches of a run and how they are prepared;
+    """Options that decide the batches of a run and how they are prepared.
+
     :class:`tokenlake.DataLoader` explains each.
 
     Raises:
@@ -195,21 +196,25 @@ class LoaderOptions:
 
     def __post_init__(self) -> None:
         # Whole numbers within their bounds, or None where that is allowed.
-        for name, (least, most) in _COUNTS.items():
-            value = getattr(self, name)
-            is_default = value is None and name in _OPTIONAL_COUNTS
-            is_all = name == "window" and isinstance(value, str) and value == ALL_ROWS
-            if name == "window" and isinstance(value, str) and not is_all:
-                raise expected(name, value, "a whole number from 1 on, or 'all'")
+        for option_name, (smallest, largest) in _COUNTS.items():
+            option_value = getattr(self, option_name)
+            is_default = option_value is None and option_name in _OPTIONAL_COUNTS
+            is_word = option_name == "window" and isinstance(option_value, str)
+            is_all = is_word and option_value == ALL_ROWS
+            if is_word and not is_all:
+                raise expected(
+                    "window", option_value, "a whole number from 1 on, or 'all'"
+                )
             if not is_default and not is_all:
                 # Convert integers of NumPy: a state is JSON.
-                object.__setattr__(self, name, bounded_number(name, value, least, most))
+                number = bounded_number(option_name, option_value, smallest, largest)
+                object.__setattr__(self, option_name, number)
         # Strings such as "false" would be true.
-        for name in ("shuffle", "drop_last", "pad_last"):
-            value = getattr(self, name)
-            is_default = name == "pad_last" and value is None
-            if not isinstance(value, bool) and not is_default:
-                raise expected(name, value, "True or False")
+        for option_name in ("shuffle", "drop_last", "pad_last"):
+            option_value = getattr(self, option_name)
+            is_default = option_name == "pad_last" and option_value is None
+            if not isinstance(option_value, bool) and not is_default:
+                raise expected(option_name, option_value, "True or False")
         object.__setattr__(self, "seed", whole_number("seed", self.seed))
         if self.host is not None:
             object.__setattr__(self, "host", _host_of(self.host))
@@ -249,16 +254,17 @@ class LoaderOptions:
                 option is not allowed.
         """
         # Users come from other loaders: name the way to do the same here.
-        names = [field.name for field in fields(cls)]
-        for name in options:
-            if name in names:
+        option_names = [field.name for field in fields(cls)]
+        for option_name in options:
+            if option_name in option_names:
                 continue
-            hint = _ELSEWHERE.get(name)
+            hint = _ELSEWHERE.get(option_name)
             if hint is None:
-                near = did_you_mean(name, names)
-                hint = near.removeprefix("; ") or f"it takes {', '.join(names)}"
+                suggestion = did_you_mean(option_name, option_names).removeprefix("; ")
+                hint = suggestion or f"it takes {', '.join(option_names)}"
             raise ConfigError(
-                f"{caller} has no option {name!r}: {hint}", field_path=name
+                f"{caller} has no option {option_name!r}: {hint}",
+                field_path=option_name,
             )
         return cls(batch_size=batch_size, **options)
 
@@ -273,8 +279,9 @@ class LoaderOptions:
 
     @cached_property
     def ranks(self) -> int | None:
-        """Number of parts of about equal cost into which the rows of a batch are dealt;
-        None: no balance.
+        """Number of ranks among which a batch is balanced; None: no balance.
+
+        The rows of each have about equal cost.
 
         Raises:
             ConfigError: The number is not given, or is not a multiple of the number of
@@ -308,9 +315,7 @@ class LoaderOptions:
 
     @cached_property
     def curriculum(self) -> LengthCurriculum | None:
-        """Length of the ids that attend to each other at each step; None: rows stay
-        whole.
-        """
+        """Length curriculum of the run; None: rows stay whole."""
         if self.lengths is None:
             return None
         return LengthCurriculum.of(self.lengths)

@@ -44,8 +44,9 @@ State: TypeAlias = dict[str, Any]
 
 @final
 class LoaderHandler(ocp.AsyncCheckpointHandler):
-    """Writes and reads the state of a loader; Orbax finds it by :class:`LoaderSave` and
-    :class:`LoaderRestore`.
+    """Writes and reads the state of a loader.
+
+    Orbax finds it by :class:`LoaderSave` and :class:`LoaderRestore`.
 
     Args:
         multiprocessing_options: Processes that take part, and the one that writes;
@@ -84,8 +85,9 @@ class LoaderHandler(ocp.AsyncCheckpointHandler):
     def restore(
         self, directory: Any, *, args: LoaderRestore | None = None
     ) -> BatchLoader | State:
-        """Return the loader of the arguments, set to the saved state; without a loader,
-        the state.
+        """Return the loader of the arguments, set to the saved state.
+
+        Without a loader, the state is returned.
 
         Raises:
             NotFoundError: The folder holds no state.
@@ -141,8 +143,9 @@ class LoaderSave(ocp.args.CheckpointArgs):
 @ocp.args.register_with_handler(LoaderHandler, for_restore=True)
 @dataclass
 class LoaderRestore(ocp.args.CheckpointArgs):
-    """Argument that restores a loader of the same data and order, on any number of
-    hosts.
+    """Argument that restores a loader of the same data and order.
+
+    The number of hosts may differ.
 
     Attributes:
         loader: Loader that is set to the saved state; None: the state is returned, and

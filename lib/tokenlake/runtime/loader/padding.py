@@ -54,8 +54,9 @@ _LONGEST: Final = 1 << 31
 @final
 @dataclass(frozen=True, kw_only=True)
 class BatchPadding:
-    """Padding of batches of documents or preferences, for
-    :class:`tokenlake.DataLoader`.
+    """Padding of batches of documents or preferences.
+
+    It is an option of :class:`tokenlake.DataLoader`.
 
     Args:
         length: Length of every batch; None: that of the longest row of the batch.
@@ -94,9 +95,10 @@ class BatchPadding:
     def __post_init__(self) -> None:
         # Each argument by itself.
         bounded_number("padding.multiple", self.multiple, 1, _LONGEST)
-        for name, value in (("length", self.length), ("max_length", self.max_length)):
-            if value is not None:
-                bounded_number(f"padding.{name}", value, 1, _LONGEST)
+        for option_name in ("length", "max_length"):
+            option_value = getattr(self, option_name)
+            if option_value is not None:
+                bounded_number(f"padding.{option_name}", option_value, 1, _LONGEST)
         if not isinstance(self.side, str) or self.side not in _SIDES:  # pyright: ignore[reportUnnecessaryIsInstance]
             raise expected("padding.side", self.side, "left or right")
         is_side = isinstance(self.truncate, str) and self.truncate in _SIDES
@@ -118,17 +120,20 @@ class BatchPadding:
             "buckets": self.buckets,
             "max_length": self.max_length,
         }
-        names = [name for name, value in lengths.items() if value is not None]
+        names = [name for name, length in lengths.items() if length is not None]
         # A number of buckets goes together with a max_length.
         is_fixed = self.length is not None or self.bounds is not None
         if len(names) > 1 and (is_fixed or names == ["length", "buckets"]):
             raise ConfigError(
                 f"padding: got {' and '.join(names)}; give only one of them: each of them sets the length of batches"
             )
-        for name, value in (("length", self.length), ("max_length", self.max_length)):
-            if value is not None and value % self.multiple:
+        for option_name in ("length", "max_length"):
+            option_value = getattr(self, option_name)
+            if option_value is not None and option_value % self.multiple:
                 raise expected(
-                    f"padding.{name}", value, f"a multiple of {self.multiple}"
+                    f"padding.{option_name}",
+                    option_value,
+                    f"a multiple of {self.multiple}",
                 )
         if self.truncate is not None and self.longest is None:
             raise ConfigError(
@@ -138,8 +143,9 @@ class BatchPadding:
 
     @property
     def bounds(self) -> tuple[int, ...] | None:
-        """Lengths of the buckets if they are given; None: no buckets, or only their
-        number.
+        """Lengths of the buckets if they are given.
+
+        None: no buckets, or only their number.
         """
         if self.buckets is None or isinstance(self.buckets, int):
             return None
@@ -176,8 +182,9 @@ class BatchPadding:
         return arguments_of(cls, "padding", value, {})
 
     def rounded(self, length: int) -> int:
-        """Return the length of a batch whose longest row has `length` ids; at least
-        1.
+        """Return the length of a batch whose longest row has `length` ids.
+
+        It is at least 1.
         """
         if self.length is not None:
             return self.length
@@ -199,9 +206,7 @@ class BatchPadding:
         return least_padding(lengths, self.buckets, self.multiple, self.max_length)
 
     def _check_buckets(self, buckets: int | Sequence[int]) -> None:
-        """Raise ConfigError where buckets are neither a number nor ascending
-        lengths.
-        """
+        """Raise ConfigError unless buckets are a number or ascending lengths."""
         if isinstance(buckets, int) and not isinstance(buckets, bool):
             whole_number("padding.buckets", buckets, 1)
             return
@@ -223,8 +228,9 @@ class BatchPadding:
 def least_padding(
     rows: Int64, number: int, multiple: int, most: int | None = None
 ) -> tuple[int, ...]:
-    """Return the lengths of buckets with the least padding, ascending; see the top of
-    this module.
+    """Return the lengths of buckets with the least padding, ascending.
+
+    The steps are at the top of this module.
 
     Args:
         rows: Number of rows of each length, int64[longest + 1].

@@ -1,5 +1,6 @@
-"""Batches of a pass, as a function of the position. With buckets, every batch is of one
-of them.
+"""Batches of a pass, as a function of the position.
+
+With buckets, every batch is of one of them.
 
 1. A pass is divided into *stretches* of steps with the same batch sizes
    (:class:`BucketStretch`).
@@ -69,8 +70,9 @@ class BucketStretch:
 
     @property
     def end(self) -> int | None:
-        """Step after the last batch, if the sizes did not change before; None: the
-        pass never ends.
+        """Step after the last batch, if the sizes did not change before.
+
+        None: the pass never ends.
         """
         if self.batches is None:
             return None
@@ -78,30 +80,29 @@ class BucketStretch:
 
     @cached_property
     def deal(self) -> SourceMixture:
-        """Order of the buckets' batches: a mixture whose sources are the buckets, and
-        whose rows are batches.
+        """Order of the buckets' batches, as a mixture.
 
-        The weight of a bucket is its number of batches, so that these are spread evenly
-        over the stretch.
+        Its sources are the buckets, and its rows are batches. The weight of a bucket is
+        its number of batches, so that these are spread evenly over the stretch.
         """
         # In an endless pass a bucket has as many batches as its rows fill, relative to
         # the others.
         batches: dict[str, int | None] = {}
         shares: dict[str, float] = {}
-        for number, (bucket, size) in enumerate(
+        for number, (bucket, batch_size) in enumerate(
             zip(self.buckets, self.sizes, strict=True)
         ):
-            name = str(bucket.length)
+            bucket_name = str(bucket.length)
             if self.batches is None:
-                batches[name] = None
-                shares[name] = bucket.rows / size
+                batches[bucket_name] = None
+                shares[bucket_name] = bucket.rows / batch_size
             else:
-                batches[name] = self.batches[number]
-                shares[name] = self.batches[number]
-        total = sum(shares.values())
+                batches[bucket_name] = self.batches[number]
+                shares[bucket_name] = self.batches[number]
+        total_share = sum(shares.values())
         return SourceMixture(
             batches,
-            constant({name: share / total for name, share in shares.items()}),
+            constant({name: share / total_share for name, share in shares.items()}),
             batch_size=BATCHES_TOGETHER,
             block_size=BATCHES_TOGETHER,
             seed=self.seed,
@@ -109,8 +110,10 @@ class BucketStretch:
         )
 
     def delivered(self, step: int) -> tuple[int, ...]:
-        """Return the rows of each bucket that the pass delivers before a step of the
-        stretch, or before its end.
+        """Return the rows of each bucket that come before a step.
+
+        They are counted from the beginning of the pass; the step is one of the stretch,
+        or its end.
         """
         if step == self.first:  # a stretch without batches has no deal
             return self.rows_before
@@ -119,8 +122,8 @@ class BucketStretch:
         if len(self.sizes) > 1:
             batches_dealt = self.deal.drawn(0, step - self.first).tolist()
         delivered: list[int] = []
-        for bucket, size in enumerate(self.sizes):
-            rows = batches_dealt[bucket] * size
+        for bucket, batch_size in enumerate(self.sizes):
+            rows = batches_dealt[bucket] * batch_size
             if self.rows_left is not None:
                 # The last batch may not be full.
                 rows = min(rows, self.rows_left[bucket])
@@ -149,8 +152,9 @@ class BucketStretch:
 
 @final
 class PassSteps:
-    """Batches of each pass. Without buckets, all rows are one bucket, in the order of
-    their stream.
+    """Batches of each pass.
+
+    Without buckets, all rows are one bucket, in the order of their stream.
 
     Args:
         stored: Rows of the buckets in each row group; None: there is one bucket, of all
@@ -256,34 +260,38 @@ class PassSteps:
         )
 
     def batches(self, first: int) -> int | None:
-        """Return the number of batches of the pass that begins at step `first`;
-        None: it never ends.
+        """Return the number of batches of a pass; None: it never ends.
+
+        The pass begins at step `first`.
         """
         return self._count(
             walk(self._count, self._changes[-1][0], step=first)[1], first
         )
 
     def position(self, step: int) -> Position:
-        """Return the position before a step; the end of a pass is the beginning of
-        the next.
+        """Return the position before a step.
+
+        The end of a pass is the beginning of the next.
         """
         passes = walk(self._count, self._changes[-1][0], step=step)[1]
         return Position(step, passes, sum(self._stretch(passes, step).delivered(step)))
 
     def end(self, passes: int) -> Position:
-        """Return the position at the end of a pass that ends, before the next one
-        begins.
+        """Return the position at the end of a pass that ends.
+
+        It lies before the next one begins.
         """
         # Only the last stretch reaches the end of the pass.
-        last = self._stretches(passes, self.begin(passes))[-1]
-        step = last.first if last.end is None else last.end
-        return Position(step, passes, sum(last.delivered(step)))
+        last_stretch = self._stretches(passes, self.begin(passes))[-1]
+        step = last_stretch.first if last_stretch.end is None else last_stretch.end
+        return Position(step, passes, sum(last_stretch.delivered(step)))
 
     def rows_of(
         self, passes: int, wanted: RowsOfBatch, *, pad_last: bool
     ) -> int | None:
-        """Return the number of rows of a pass that a host has; None: the pass never
-        ends.
+        """Return the number of rows of a pass that a host has.
+
+        None: the pass never ends.
 
         Args:
             passes: Number of the pass.
@@ -299,22 +307,25 @@ class PassSteps:
         delivered.append(stretches[-1].delivered(stretches[-1].end or 0))
         total = 0
         for stretch, ends in zip(stretches, delivered, strict=True):
-            for size, begin, end in zip(
+            for batch_size, first_step, end_step in zip(
                 stretch.sizes, stretch.rows_before, ends, strict=True
             ):
-                full_batches, rest = divmod(end - begin, size)
-                total += full_batches * len(wanted(size))
+                full_batches, rest = divmod(end_step - first_step, batch_size)
+                total += full_batches * len(wanted(batch_size))
                 if rest:
                     total += int(
-                        np.searchsorted(wanted(size), size if pad_last else rest)
+                        np.searchsorted(
+                            wanted(batch_size), batch_size if pad_last else rest
+                        )
                     )
         return total
 
     def locate(
         self, steps: Sequence[BatchStep], rows: Sequence[Int64]
     ) -> list[StreamRows]:
-        """Return the places at which rows of batches are stored; the inverse of
-        :meth:`places`.
+        """Return the places at which rows of batches are stored.
+
+        The inverse of :meth:`places`.
 
         Args:
             steps: Batches of one pass.
@@ -376,9 +387,9 @@ class PassSteps:
     def places(
         self, passes: int, source: int, epoch: int, group: Int64, row: Int64
     ) -> list[tuple[BatchStep, int] | None]:
-        """Return (batch, row of the batch) at which each stored row comes in an epoch
-        of its dataset.
+        """Return the place at which each stored row comes in an epoch.
 
+        A place is (batch, row of the batch), and the epoch is one of the row's dataset.
         The inverse of :meth:`locate`. None: the row does not come in this pass.
 
         Args:
@@ -427,8 +438,9 @@ class PassSteps:
         return places
 
     def _numbered(self, source: int, group: Int64, row: Int64) -> tuple[Int64, Int64]:
-        """Return the bucket of each row of a dataset, and its number in the bucket
-        and row group, int64[n] each.
+        """Return the bucket of each row of a dataset, and its number there.
+
+        Both are int64[n]. Rows of a bucket are counted in their row group.
         """
         if self._stored is None:
             return np.zeros_like(group), row
@@ -473,8 +485,9 @@ class PassSteps:
         return self.next(Position(step, passes, sum(stretch.delivered(step))))
 
     def _stretch(self, passes: int, step: int) -> BucketStretch:
-        """Return the stretch of a pass that contains a step; for later steps, the
-        last one.
+        """Return the stretch of a pass that contains a step.
+
+        For later steps it is the last one.
         """
         stretches = self._stretches(passes, self.begin(passes))
         for stretch in reversed(stretches):
@@ -492,7 +505,9 @@ class PassSteps:
         rows_before = (0,) * len(self.buckets)
         for number, (change, sizes) in enumerate(self._changes):
             is_last_change = number + 1 == len(self._changes)
-            next_change = None if is_last_change else self._changes[number + 1][0]
+            next_change = None
+            if not is_last_change:
+                next_change = self._changes[number + 1][0]
             if next_change is not None and next_change <= first:
                 continue  # the sizes changed again before the pass began
             # The key of the first stretch has no number, so that passes whose sizes
@@ -519,7 +534,8 @@ class PassSteps:
     def _remaining(
         self, rows_before: tuple[int, ...], sizes: tuple[int, ...]
     ) -> tuple[tuple[int, ...] | None, tuple[int, ...] | None]:
-        """Return the rows of each bucket that are left, and the batches that they make;
+        """Return the rows of each bucket that are left, and their batches.
+
         None: the pass never ends.
 
         Args:
@@ -532,14 +548,14 @@ class PassSteps:
         # `drop_last`.
         rows_left: list[int] = []
         batches: list[int] = []
-        for total, delivered, size in zip(
+        for total, delivered, batch_size in zip(
             self._totals, rows_before, sizes, strict=True
         ):
             rows = total - delivered
-            full_batches, rest = divmod(rows, size)
+            full_batches, rest = divmod(rows, batch_size)
             has_last_batch = rest > 0 and not self._drop_last
             rows_left.append(rows)
-            batches.append(full_batches + 1 if has_last_batch else full_batches)
+            batches.append(full_batches + int(has_last_batch))
         return tuple(rows_left), tuple(batches)
 
     def _ends_before(self, stretch: BucketStretch, next_change: int) -> bool:
@@ -553,13 +569,14 @@ class PassSteps:
         return stretch.end < next_change
 
     def _count(self, passes: int, first: int) -> int | None:
-        """Return the number of batches of a pass that begins at a step; None: it
-        never ends.
+        """Return the number of batches of a pass that begins at a step.
+
+        None: it never ends.
         """
-        end = self._stretches(passes, first)[-1].end
-        if end is None:
+        end_step = self._stretches(passes, first)[-1].end
+        if end_step is None:
             return None
-        return end - first
+        return end_step - first
 
     def _begin_of(self, passes: int) -> int:
         """Return the step that begins a pass."""

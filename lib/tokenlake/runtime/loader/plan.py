@@ -1,9 +1,10 @@
-"""Plan of a run: the rows of each step, as a function of the step. No file is opened to
-compute them.
+"""Plan of a run: the rows of each step, as a function of the step.
 
-A *pass* is what one ``for`` loop over a loader delivers: some epochs of a dataset, laid
-end to end, or a mixture. The next pass has the next epochs. In the next pass of a
-mixture that ends, the rows of each source are dealt again, with another seed.
+No file is opened to compute them.
+
+One ``for`` loop over a loader delivers a *pass*: some epochs of a dataset, laid end to
+end, or a mixture. The next pass has the next epochs. In the next pass of a mixture that
+ends, the rows of each source are dealt again, with another seed.
 
 The rows of a step are located in two steps, both functions of the seed and the
 position:
@@ -128,11 +129,11 @@ class BatchPlan:
         self.ranks = options.ranks
         self.curriculum = options.curriculum
         self._check_packed_options()
+        has_form = options.order_form not in (None, OrderForm())
+        has_shuffle_option = options.lanes is not None or has_form
         if isinstance(data, Mixture):
             self._check_mixture_options(data)
-        elif not options.shuffle and (
-            options.lanes or options.order_form not in (None, OrderForm())
-        ):
+        elif not options.shuffle and has_shuffle_option:
             raise ConfigError(
                 "lanes, window and interleave are of a shuffled order; leave them out with shuffle=False"
             )
@@ -163,9 +164,7 @@ class BatchPlan:
 
     @property
     def sources(self) -> list[StoredRows]:
-        """Rows of each source, in the order by which :class:`StreamRows` numbers
-        them.
-        """
+        """Rows of each source, as :class:`StreamRows` numbers the sources."""
         return [dataset.rows for dataset in self.datasets.values()]
 
     @property
@@ -178,16 +177,21 @@ class BatchPlan:
         # A mixture has a window in each source; the largest decides how long row groups
         # are kept.
         stream = self.stream(0)
-        orders = stream.orders if isinstance(stream, MixtureStream) else [self._order]
-        window_rows = max(order.window_rows for order in orders)
-        batch_rows = self.steps.mean_rows if self.steps.bucketed else self.sizes.first
+        if isinstance(stream, MixtureStream):
+            window_rows = max(order.window_rows for order in stream.orders)
+        else:
+            window_rows = self._order.window_rows
+        batch_rows: float = self.sizes.first
+        if self.steps.bucketed:
+            batch_rows = self.steps.mean_rows
         lane_rows = max(1, int(batch_rows) // self.lanes)
         return -(-window_rows // lane_rows)
 
     @property
     def bucket_shapes(self) -> tuple[tuple[int, int], ...]:
-        """Shapes (rows, length) of the full batches of buckets; empty without
-        buckets.
+        """Shapes (rows, length) of the full batches of buckets.
+
+        Without buckets there are none.
         """
         return self.steps.shapes if self.steps.bucketed else ()
 
@@ -203,8 +207,9 @@ class BatchPlan:
 
     @property
     def batch_shapes(self) -> tuple[tuple[int, int], ...] | None:
-        """Shapes (rows, length) of full batches; None if the length is that of the
-        longest row.
+        """Shapes (rows, length) of full batches.
+
+        None if the length is that of the longest row.
         """
         # A batch of a bucket, a batch of cut rows, or a batch of rows of one length.
         if self.bucket_shapes:
@@ -231,9 +236,7 @@ class BatchPlan:
 
     @property
     def rows_alike(self) -> bool:
-        """Whether the full batches of a step have the requested number of rows, in
-        every bucket.
-        """
+        """Whether full batches of every bucket have the requested number of rows."""
         # Cut rows are more rows of fewer ids.
         if self.curriculum is not None and not self.curriculum.keep_shape:
             return False
@@ -250,8 +253,9 @@ class BatchPlan:
 
     @property
     def _constant_length(self) -> int | None:
-        """Length of all batches; None: it is that of the longest row, or of the
-        bucket.
+        """Length of all batches; None: it is not the same for all.
+
+        A batch then has the length of its longest row, or of its bucket.
         """
         return self.stored_length if self.padding is None else self.padding.length
 
@@ -266,11 +270,10 @@ class BatchPlan:
     def rows(
         self, batches: Sequence[BatchStep], wanted: RowsOfBatch
     ) -> list[StreamRows]:
-        """Return the places of rows of batches, in the order of the stream; rows of
-        padding are left out.
+        """Return the places of rows of batches, in the order of the stream.
 
-        If ranks are balanced, :meth:`dealt` returns the place in the batch of each row.
-        Many batches at once cost little more than one.
+        Rows of padding are left out. If ranks are balanced, :meth:`dealt` returns the
+        place in the batch of each row. Many batches at once cost little more than one.
 
         Args:
             batches: Batches of one pass.
@@ -283,8 +286,9 @@ class BatchPlan:
         return self.steps.locate(batches, present)
 
     def within(self, step: int) -> int | None:
-        """Return the number of ids at each multiple of which segments of a step's
-        rows end; None: no cuts.
+        """Return the length at whose multiples the segments of a step end.
+
+        It is a number of ids; None: no cuts.
         """
         if self.curriculum is None:
             return None
@@ -299,10 +303,10 @@ class BatchPlan:
         return self.stored_length // self.curriculum.at(step)
 
     def dealt(self, batch: BatchStep, costs: Int64) -> Int64:
-        """Return the row at each place of a batch that is delivered, numbered as
-        :meth:`rows` returns them, int64[n].
+        """Return the row at each place of a delivered batch, int64[n].
 
-        A last batch that is not full keeps its order.
+        Rows are numbered as :meth:`rows` returns them. A last batch that is not full
+        keeps its order.
 
         Args:
             batch: Batch.
@@ -338,8 +342,9 @@ class BatchPlan:
         ]
 
     def position(self, step: int) -> Position:
-        """Return the position before a step; the end of a pass is the beginning of the
-        next.
+        """Return the position before a step.
+
+        The end of a pass is the beginning of the next.
 
         Raises:
             ConfigError: `step` is not a whole number, or is too large to count rows.
@@ -349,8 +354,9 @@ class BatchPlan:
         return self.steps.position(whole_number("step", step, 0, MOST_COUNTED // rows))
 
     def begin(self, passes: int) -> Position:
-        """Return the position at which a pass begins; ConfigError if the pass before
-        never ends.
+        """Return the position at which a pass begins.
+
+        If the pass before it never ends, ConfigError is raised.
         """
         # An endless pass has no successor to begin.
         passes = whole_number("epoch", passes, 0, MOST_COUNTED)
@@ -366,15 +372,16 @@ class BatchPlan:
 
     @cached_property
     def identity(self) -> dict[str, Any]:
-        """Everything that decides the batches, JSON-able: equal identities have the
-        same batches.
+        """Everything that decides the batches, JSON-able.
+
+        Equal identities have the same batches.
         """
         # Datasets are named by the hash of their manifest: a copy in another place
         # continues, a rebuilt version does not.
         mixture = self.data if isinstance(self.data, Mixture) else None
         sources: dict[str, dict[str, str]] = {}
-        for name, dataset in self.datasets.items():
-            sources[name] = {
+        for source_name, dataset in self.datasets.items():
+            sources[source_name] = {
                 "dataset": dataset.name,
                 "manifest": dataset.manifest.sha256,
             }
@@ -434,8 +441,9 @@ class BatchPlan:
         return self.form.order(group_rows, lanes=lanes, seed=self.seed)
 
     def _form(self, resumed: OrderForm | None) -> OrderForm | None:
-        """Return the form of the order: as resumed, as requested, or chosen from the
-        memory.
+        """Return the form of the order: as resumed, requested, or chosen.
+
+        It is chosen from the memory.
 
         Args:
             resumed: Form of a run that is resumed; None if there is none.
@@ -478,8 +486,9 @@ class BatchPlan:
         )
 
     def _choose_lanes(self) -> int:
-        """Return the number of lanes of a run that does not give one: a divisor of
-        every batch size.
+        """Return the number of lanes of a run that does not give one.
+
+        It divides every batch size.
         """
         is_bucketed = self.padding is not None and self.padding.buckets is not None
         # A bucket's batch is a multiple of the lanes: few rows a lane would round it
@@ -487,7 +496,9 @@ class BatchPlan:
         most_of_buckets = max(1, self.sizes.first // _LANES_OF_BUCKET)
         if isinstance(self.data, Mixture):
             lanes = self.data.lanes(self.sizes.common)
-            return divisor_of(lanes, most_of_buckets) if is_bucketed else lanes
+            if is_bucketed:
+                return divisor_of(lanes, most_of_buckets)
+            return lanes
         if not self.options.shuffle:
             return 1
         # Use more than MOST_LANES if there are many row groups, and those of all lanes
@@ -498,14 +509,15 @@ class BatchPlan:
         fitting = min(
             most_lanes(self.sizes.common), _LANES_BYTES // group_bytes, groups
         )
-        most = min(max(MOST_LANES, fitting), len(self.data))
+        largest_lanes = min(max(MOST_LANES, fitting), len(self.data))
         if is_bucketed:
-            most = min(most, most_of_buckets)
-        return divisor_of(self.sizes.common, most)
+            largest_lanes = min(largest_lanes, most_of_buckets)
+        return divisor_of(self.sizes.common, largest_lanes)
 
     def _lanes_for(self, lanes: int, rows: int) -> int:
-        """Return a number of lanes for some rows: a smaller one if the run has no
-        end and a lane would be empty.
+        """Return a number of lanes for some rows.
+
+        It is smaller if the run has no end and a lane would be empty.
         """
         # Without an end every lane must have a row to repeat; an epoch may leave lanes
         # empty.
@@ -590,8 +602,9 @@ class BatchPlan:
         )
 
     def _bucket_part(self, group_rows: Int64) -> Part:
-        """Return a bucket of a single dataset: the number of its rows, its source,
-        and its stream.
+        """Return the bucket of a single dataset.
+
+        The result is the number of its rows, its source, and its stream.
         """
         rows = int(group_rows.sum())
         # A bucket is read like a dataset that consists of its rows alone.
@@ -621,8 +634,9 @@ class BatchPlan:
         return None
 
     def _check_packed_options(self) -> None:
-        """Raise ConfigError where options that need packed rows do not fit the data,
-        or the batch sizes.
+        """Raise ConfigError where `balance` or `lengths` does not fit the data.
+
+        Both need packed rows. The ranks must divide every batch size.
         """
         # Both options cut or reorder rows by their segments, which only packed rows
         # have.
@@ -631,10 +645,10 @@ class BatchPlan:
             "lengths": "padding with a max_length and `truncate` makes them shorter",
         }
         for option, instead in instead_of.items():
-            value = getattr(self.options, option)
-            if self.padding is not None and value is not None:
+            option_value = getattr(self.options, option)
+            if self.padding is not None and option_value is not None:
                 raise ConfigError(
-                    f"{option}: got {value!r}, which needs packed rows, and those of {self.named} have many "
+                    f"{option}: got {option_value!r}, which needs packed rows, and those of {self.named} have many "
                     f"lengths; leave it out: {instead}"
                 )
         if self.ranks is not None and self.sizes.common % self.ranks:

@@ -288,8 +288,9 @@ def _copy_ids(
 def _stored_loss_mask(
     cells: _Cells, group_of_row: Sequence[RaggedGroup], rows: Sequence[int]
 ) -> Bools:
-    """Return the stored loss masks of a batch of documents; True for all ids of a
-    dataset that has none.
+    """Return the stored loss masks of a batch of documents.
+
+    If the dataset has none, the mask is True for all ids.
     """
     loss_mask = reused_array(cells.shape, np.bool_)
     loss_mask.fill(False)
@@ -388,8 +389,9 @@ class _Cells:
         return self._places_from(self.begin)
 
     def loss_mask(self) -> Bools:
-        """Return which ids count toward the loss: not those of the prompt, and not
-        the first of a row, bool[B, L].
+        """Return which ids count toward the loss, bool[B, L].
+
+        The ids of the prompt do not, and neither does the first of a row.
         """
         return self._places_from(self.begin + np.maximum(self.prompt, 1))
 
@@ -408,8 +410,7 @@ class _Cells:
         return np.multiply(positions, mask, out=positions)
 
     def _places_from(self, first: Int64) -> Bools:
-        """Return which places lie between a place and the end of their row's ids,
-        bool[B, L].
+        """Return which places lie from a place to the end of the ids, bool[B, L].
 
         Args:
             first: First place of each row, int64[B].

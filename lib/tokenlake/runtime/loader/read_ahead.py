@@ -142,10 +142,12 @@ class DecodedAhead:
                 self._step = step - 1  # a run may begin at any step
                 self._wake_threads()
             cached = self._groups.kept
-            groups: dict[int, DecodedGroup] = {}
-            for number in numbers:
-                if number in cached:
-                    groups[number] = cached[number][0].value
+            # A batch has hundreds of row groups, and the lock is held.
+            groups = {
+                number: cached[number][0].value
+                for number in numbers
+                if number in cached
+            }
             self._cache.hit(len(groups))
         missing = [number for number in numbers if number not in groups]
         # Begin with those that no thread is decoding: meanwhile the threads finish the
@@ -204,11 +206,8 @@ class DecodedAhead:
             # A step that was taken already decoded its row groups itself. Later steps
             # that need them do so as well.
             is_late = step <= self._step
-            if (
-                is_late
-                or number in self._groups.kept
-                or number in self._groups.under_way
-            ):
+            groups = self._groups
+            if is_late or number in groups.kept or number in groups.under_way:
                 self._queue.popleft()
                 continue
             if not self._make_room(step):
@@ -218,23 +217,22 @@ class DecodedAhead:
         return None
 
     def _make_room(self, step: int) -> bool:
-        """Return whether a row group that a step needs may be decoded now. Drops row
-        groups that are needed later.
+        """Return whether a row group that a step needs may be decoded now.
+
+        Row groups that are needed later are dropped for it.
         """
         if self._is_full or step > self._step + self._reach:
             return False
-        coming_bytes = (len(self._groups.under_way) + 1) * self._largest
-        while (
-            self._groups.kept
-            and self._groups.held + coming_bytes > self._groups.max_bytes
-        ):
-            last = self._last_needed(self._groups.kept)
-            if self._next_use(last) <= step:
+        groups = self._groups
+        coming_bytes = (len(groups.under_way) + 1) * self._largest
+        while groups.kept and groups.held + coming_bytes > groups.max_bytes:
+            last_needed = self._last_needed(groups.kept)
+            if self._next_use(last_needed) <= step:
                 # Do not look again before the next step: comparing all row groups in
                 # memory takes time.
                 self._is_full = True
                 return False
-            self._groups.invalidate(last)
+            groups.invalidate(last_needed)
         return True
 
     def _wake_threads(self) -> None:
@@ -244,8 +242,9 @@ class DecodedAhead:
             self._changed.notify_all()
 
     def _drop_idle(self, numbers: Collection[int]) -> None:
-        """Drop row groups that no planned step needs, beyond the memory that is kept
-        for such.
+        """Drop row groups that no planned step needs.
+
+        Those that fit into the memory that is kept for such stay.
 
         Args:
             numbers: Row groups of the step that was taken last.

@@ -28,8 +28,9 @@ _Take = Callable[[Int64], list[dict[str, Any]]]
 
 @final
 class SharedRows:
-    """Rows of a dataset by their number. It can be pickled and forked: each process
-    opens its own files.
+    """Rows of a dataset by their number.
+
+    It can be pickled and forked: each process opens its own files.
 
     Args:
         data: Dataset of any kind.
@@ -101,7 +102,7 @@ def _packed_rows(data: Dataset, columns: Sequence[str]) -> _Take:
     def take(rows: Int64) -> list[dict[str, Any]]:
         batch = dataset.take(rows, columns)
         return [
-            {name: values[index] for name, values in batch.items()}
+            {column_name: column[index] for column_name, column in batch.items()}
             for index in range(len(rows))
         ]
 
@@ -109,8 +110,9 @@ def _packed_rows(data: Dataset, columns: Sequence[str]) -> _Take:
 
 
 def _ragged_rows(data: Dataset, columns: Sequence[str]) -> _Take:
-    """Return a function that takes rows of many lengths: each is a batch of one row,
-    of the row's length.
+    """Return a function that takes rows of many lengths.
+
+    Each is a batch of one row, of the row's length.
     """
     stored = copy.copy(data).rows
     index = LengthIndex([stored], BatchPadding())
@@ -132,8 +134,8 @@ def _ragged_rows(data: Dataset, columns: Sequence[str]) -> _Take:
             # The first axis of a batch is its rows. This batch has one.
             examples.append(
                 {
-                    name: values.reshape(values.shape[1:])
-                    for name, values in batch.items()
+                    column_name: column.reshape(column.shape[1:])
+                    for column_name, column in batch.items()
                 }
             )
         return examples

@@ -1,11 +1,10 @@
-"""State of a loader: a few integers, small enough for any checkpoint, and compared
-strictly when they are loaded.
+"""State of a loader: a few integers, compared strictly when they are loaded.
 
-The state counts the batches that were delivered, never those that were prepared. It
-holds no buffer and no random state, because the order is a function of the position. It
-is the same on every host and for any number of hosts, so that a run may be resumed with
-more or fewer of them. A state alone identifies the data and the order
-(:func:`restored`).
+It is small enough for any checkpoint. The state counts the batches that were delivered,
+never those that were prepared. It holds no buffer and no random state, because the
+order is a function of the position. It is the same on every host and for any number of
+hosts, so that a run may be resumed with more or fewer of them. A state alone identifies
+the data and the order (:func:`restored`).
 
 A state consists of ``step``, ``epoch`` and ``rows`` (the position in the stream) and of
 the plan's identity: data, batch sizes, seed and other options. It is loaded in three
@@ -81,8 +80,9 @@ _MOST_SHOWN: Final = 200
 
 @runtime_checkable
 class BatchLoader(Protocol):
-    """Loader of batches, epoch after epoch, with a state:
-    :class:`tokenlake.DataLoader` and ``AsyncDataLoader``.
+    """Loader of batches, epoch after epoch, with a state.
+
+    :class:`tokenlake.DataLoader` and ``AsyncDataLoader`` are such loaders.
     """
 
     @property
@@ -99,8 +99,9 @@ class BatchLoader(Protocol):
         ...
 
     def get_state(self) -> dict[str, Any]:
-        """Return the state after the last batch that was delivered, for
-        :meth:`set_state`.
+        """Return the state after the last batch that was delivered.
+
+        :meth:`set_state` continues from it.
         """
         ...
 
@@ -126,8 +127,9 @@ def state_of(plan: BatchPlan, position: Position) -> dict[str, Any]:
 
 
 def plain_state(state: Any) -> dict[str, Any]:
-    """Return a state as plain JSON values: integers of NumPy become integers, tuples
-    become lists.
+    """Return a state as plain JSON values.
+
+    Integers of NumPy become integers, tuples become lists.
 
     Raises:
         ConfigError: It is not a state: not a mapping, in another format, or with
@@ -136,9 +138,10 @@ def plain_state(state: Any) -> dict[str, Any]:
     # Checkpoint libraries return the integers of a state as arrays of NumPy, and its
     # tuples as lists.
     plain = plain_integers(state)
-    if not isinstance(plain, dict) or not _is_equal(
-        cast("dict[str, Any]", plain).get("format"), FORMAT
-    ):
+    stored_format: object = None
+    if isinstance(plain, dict):
+        stored_format = cast("dict[str, Any]", plain).get("format")
+    if not isinstance(plain, dict) or not _is_equal(stored_format, FORMAT):
         raise ConfigError(
             f"{NO_STATE}: {_short(state)}; expected the result of get_state() (format {FORMAT})"
         )
@@ -216,18 +219,22 @@ def position_of(plan: BatchPlan, state: Mapping[str, Any]) -> Position:
     ours = state_of(plan, Position(step, passes, rows))
     # 1. Compare the identities, and collect all differences.
     problems: list[str] = []
-    for name in ours:
-        if name not in state and name not in _OPTIONAL:
-            problems.append(f"{name} is missing there")
-        elif name == "sources":
-            problems.extend(_source_problems(plan, state.get(name), ours[name]))
-        elif name not in _NOT_COMPARED and not _is_equal(state.get(name), ours[name]):
+    for key_name in ours:
+        if key_name not in state and key_name not in _OPTIONAL:
+            problems.append(f"{key_name} is missing there")
+        elif key_name == "sources":
+            problems.extend(_source_problems(plan, state.get(key_name), ours[key_name]))
+        elif key_name in _NOT_COMPARED:
+            continue
+        elif not _is_equal(state.get(key_name), ours[key_name]):
             problems.append(
-                f"{name} is {_short(state.get(name))} there and {_short(ours[name])} here"
+                f"{key_name} is {_short(state.get(key_name))} there and {_short(ours[key_name])} here"
             )
-    for name in state:
-        if name not in ours and name not in _OPTIONAL:
-            problems.append(f"{name} is {_short(state[name])} there, and missing here")
+    for key_name in state:
+        if key_name not in ours and key_name not in _OPTIONAL:
+            problems.append(
+                f"{key_name} is {_short(state[key_name])} there, and missing here"
+            )
     theirs = _sizes_of(state)
     if theirs.before(step) != plan.sizes.before(step):
         problems.append(
@@ -257,8 +264,9 @@ def position_of(plan: BatchPlan, state: Mapping[str, Any]) -> Position:
 
 
 def _check_place(plan: BatchPlan, position: Position) -> None:
-    """Raise ConfigError unless a run reaches a position: the step determines the
-    passes and rows delivered.
+    """Raise ConfigError unless a run reaches a position.
+
+    The step determines the passes and rows delivered.
     """
     # The step alone determines the position; the other counts only confirm it.
     possible = [plan.position(position.step)]
@@ -292,15 +300,16 @@ def _sizes_of(state: Mapping[str, Any]) -> BatchSizes:
     try:
         return BatchSizes.from_json(state["batch_size"])
     except (KeyError, TypeError, ValueError, ConfigError):
-        got = _short(state.get("batch_size"))
+        stored_sizes = _short(state.get("batch_size"))
         raise ConfigError(
-            f"{NO_STATE}: batch_size: got {got}, must be [[step, rows], ...], from step 0 on"
+            f"{NO_STATE}: batch_size: got {stored_sizes}, must be [[step, rows], ...], from step 0 on"
         ) from None
 
 
 def _is_equal(theirs: Any, ours: Any) -> bool:
-    """Return whether JSON values are equal, types included: True is not 1, and 1.0
-    is not an integer.
+    """Return whether JSON values are equal, types included.
+
+    True is not 1, and 1.0 is not an integer.
     """
     # Compare recursively, since Python's `==` would take True for 1 at any depth.
     if isinstance(ours, Mapping):
@@ -371,8 +380,9 @@ def _added_sources(plan: BatchPlan, theirs: Any) -> list[str]:
 def _source_problems(
     plan: BatchPlan, theirs: Any, ours: Mapping[str, Any]
 ) -> list[str]:
-    """Return the difference of the sources, if any, apart from those that a mixture
-    added.
+    """Return the difference of the sources, if any.
+
+    Sources that a mixture added are not reported.
 
     Args:
         plan: Plan of the loader that continues.
@@ -382,16 +392,13 @@ def _source_problems(
     # Sources that were added are not in the state, and are left out of the comparison.
     added_names = _added_sources(plan, theirs)
     compared = dict(ours)
-    for name in added_names:
-        del compared[name]
+    for source_name in added_names:
+        del compared[source_name]
     if _is_equal(theirs, compared):
         return []
     hint = ""
-    if (
-        isinstance(plan.data, Mixture)
-        and isinstance(theirs, Mapping)
-        and len(theirs) < len(ours)
-    ):
+    has_new_sources = isinstance(theirs, Mapping) and len(theirs) < len(ours)
+    if isinstance(plan.data, Mixture) and has_new_sources:
         hint = "; new sources of a mixture come after those of the state"
         if plan.bucket_shapes:
             hint = "; a mixture with buckets takes no new sources during a run"
@@ -403,8 +410,9 @@ def _source_problems(
 def _mixture_problems(
     plan: BatchPlan, state: Mapping[str, Any], passes: int, rows: int
 ) -> list[str]:
-    """Return the differences of the mixtures, if any. Our schedule may extend theirs
-    after the rows delivered.
+    """Return the differences of the mixtures, if any.
+
+    Our schedule may extend theirs after the rows delivered.
 
     Args:
         plan: Plan of the loader that continues.
@@ -420,8 +428,8 @@ def _mixture_problems(
     ours = plan.data.to_json()
     added_names = _added_sources(plan, state.get("sources"))
     kept_rows = dict(ours.pop("kept", {}))
-    for name in added_names:
-        kept_rows.pop(name, None)
+    for source_name in added_names:
+        kept_rows.pop(source_name, None)
     if kept_rows:
         ours["kept"] = kept_rows
     # A step of the schedule has the rows of the first batch by default. The number has
@@ -432,12 +440,12 @@ def _mixture_problems(
     # each bucket would end elsewhere.
     not_compared = ("schedule",) if plan.bucket_shapes else ("schedule", "rows")
     problems: list[str] = []
-    for name in dict.fromkeys((*ours, *theirs)):
-        stored_value = theirs.get(name)
-        own_value = ours.get(name)
-        if name not in not_compared and not _is_equal(stored_value, own_value):
+    for argument_name in dict.fromkeys((*ours, *theirs)):
+        stored_value = theirs.get(argument_name)
+        own_value = ours.get(argument_name)
+        if argument_name not in not_compared and not _is_equal(stored_value, own_value):
             problems.append(
-                f"mixture.{name} is {stored_value!r} there and {own_value!r} here"
+                f"mixture.{argument_name} is {stored_value!r} there and {own_value!r} here"
             )
     if problems or _is_equal(theirs.get("schedule"), ours["schedule"]):
         return problems
@@ -490,10 +498,10 @@ def _weights_by_step(schedule: WeightScheduler) -> str:
 
 def _short(value: Any) -> str:
     """Return a value for a message, long ones abbreviated."""
-    text = repr(value)
-    if len(text) > _MOST_SHOWN:
-        return f"{text[:_MOST_SHOWN]}..."
-    return text
+    shown_value = repr(value)
+    if len(shown_value) > _MOST_SHOWN:
+        return f"{shown_value[:_MOST_SHOWN]}..."
+    return shown_value
 
 
 Opener = Callable[[str, str], Dataset]
@@ -516,9 +524,9 @@ def restored(state: Any, open_dataset: Opener) -> tuple[BatchPlan, Position]:
     require_whole_run(state)
     # 1. Read the state.
     names = ["seed", "shuffle", "epochs", "drop_last", "lanes", "window"]
-    for name in ("padding", "balance", "lengths", "interleave"):
-        if name in state:
-            names.append(name)
+    for option_name in ("padding", "balance", "lengths", "interleave"):
+        if option_name in state:
+            names.append(option_name)
     mixture_arguments: dict[str, Any] = {}
     schedule: Any = None
     kept_rows: dict[str, Any] = {}
@@ -548,8 +556,8 @@ def restored(state: Any, open_dataset: Opener) -> tuple[BatchPlan, Position]:
             raise ConfigError(
                 f"{NO_STATE}: {split!r} does not name a split of a version"
             )
-    for name, (version, _, split) in sources.items():
-        datasets[name] = open_dataset(version, split)
+    for source_name, (version, _, split) in sources.items():
+        datasets[source_name] = open_dataset(version, split)
     # 3. Combine them as they were. The state has weights by rows, even if they were
     #    given by tokens.
     if mixture is None:
@@ -588,11 +596,13 @@ def _fractions(
         ConfigError: A name is not that of a source, or a number is not possible.
     """
     fractions: dict[str, Fraction] = {}
-    for name, rows in kept_rows.items():
-        if name not in datasets:
-            raise ConfigError(f"{NO_STATE}: mixture.kept: {name!r} is not a source")
-        most = len(datasets[name])
-        fractions[name] = Fraction(
-            whole_number(f"{NO_STATE}: mixture.kept.{name}", rows, 1, most), most
+    for source_name, rows in kept_rows.items():
+        if source_name not in datasets:
+            raise ConfigError(
+                f"{NO_STATE}: mixture.kept: {source_name!r} is not a source"
+            )
+        most = len(datasets[source_name])
+        fractions[source_name] = Fraction(
+            whole_number(f"{NO_STATE}: mixture.kept.{source_name}", rows, 1, most), most
         )
     return fractions

@@ -77,13 +77,12 @@ def walk(
     passes: int | None = None,
     step: int | None = None,
 ) -> tuple[int, int]:
-    """Return (first step, number) of a pass: that of a number, or that which contains a
-    step.
+    """Return (first step, number) of a pass, found by its number or by a step.
 
-    Passes are visited one by one while batch sizes change. After that all passes have
-    the same number of batches, and the rest is one division. With 5 batches in pass 0,
-    3 in each later one and no change after step 5, step 12 is in pass ``1 + (12 - 5) //
-    3 = 3``, which begins at step 11.
+    A pass that is found by a step contains it. Passes are visited one by one while
+    batch sizes change. After that all passes have the same number of batches, and the
+    rest is one division. With 5 batches in pass 0, 3 in each later one and no change
+    after step 5, step 12 is in pass ``1 + (12 - 5) // 3 = 3``, which begins at step 11.
 
     Args:
         batches: Function of the number and first step of a pass that returns its number
@@ -110,8 +109,9 @@ def walk(
 
 
 def rows_of_host(host: tuple[int, int] | None, common: int) -> RowsOfBatch:
-    """Return a function that returns the rows of a batch for one of several hosts: the
-    index-th of equal parts.
+    """Return a function that returns the rows of a batch for one of several hosts.
+
+    They are the index-th of equal parts.
 
     Args:
         host: Pair (index, number of hosts); None: there is one host.

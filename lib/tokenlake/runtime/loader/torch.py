@@ -1,5 +1,6 @@
-"""Datasets of PyTorch over stored versions: batches in the loader's order, or rows
-by their number.
+"""Datasets of PyTorch over stored versions.
+
+They have batches in the loader's order, or rows by their number.
 """
 
 from __future__ import annotations
@@ -57,15 +58,14 @@ def torch_dataset(
     integers: Integers = "mixed",
     **options: Unpack[LoaderKeywords],
 ) -> TorchBatches:
-    """Return a ``torch.utils.data.IterableDataset`` of batches in the order of
-    :class:`tokenlake.DataLoader`.
+    """Return a ``torch.utils.data.IterableDataset`` of batches.
 
-    With ``batch_size=None``, PyTorch takes items as batches. With N worker processes,
-    worker w makes the steps w, w + N, ... and PyTorch takes from them in turn, so that
-    the order is the same for every N. Nearly every batch needs rows of all lanes, so
-    that each worker decodes nearly every row group: one worker, or none (threads of
-    this process read ahead then, too), is the cheapest; more help if your own ``map``
-    is slow.
+    Their order is that of :class:`tokenlake.DataLoader`. With ``batch_size=None``,
+    PyTorch takes items as batches. With N worker processes, worker w makes the steps w,
+    w + N, ... and PyTorch takes from them in turn, so that the order is the same for
+    every N. Nearly every batch needs rows of all lanes, so that each worker decodes
+    nearly every row group: one worker, or none (threads of this process read ahead
+    then, too), is the cheapest; more help if your own ``map`` is slow.
 
     A loop is one pass: `epochs` epochs one after the other. ``dataset.set_epoch(n)``
     before the loop sets the pass, as with PyTorch's DistributedSampler, also with
@@ -132,11 +132,11 @@ def torch_dataset(
 def torch_rows(
     data: Dataset, *, columns: Sequence[str] | None = None, integers: Integers = "mixed"
 ) -> TorchRows:
-    """Return a map-style ``torch.utils.data.Dataset``: row number -> dict of tensors of
-    shape (L,).
+    """Return a map-style ``torch.utils.data.Dataset`` of rows by number.
 
-    It is for your own samplers. Reading rows in random order decodes a row group for
-    nearly every row; the order of :func:`torch_dataset` decodes each row group once.
+    A row is a dict of tensors of shape (L,). It is for your own samplers. Reading rows
+    in random order decodes a row group for nearly every row; the order of
+    :func:`torch_dataset` decodes each row group once.
 
     Args:
         data: Dataset of any kind. Rows of many lengths each have their own L, as
@@ -190,26 +190,28 @@ class TorchBatches(IterableDataset[Item]):
         return int(self._epoch)
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the pass that the next loop delivers, 0 by default; ConfigError if the
-        pass before it never ends.
+        """Set the pass that the next loop delivers, 0 by default.
+
+        If the pass before it never ends, ConfigError is raised.
         """
         self.reader.get().plan.begin(epoch)
         self._epoch.fill_(epoch)
 
     def state_after(self, step: int) -> dict[str, Any]:
-        """Return the state of the run after `step` batches, counted over all passes:
-        small, JSON-able.
+        """Return the state of the run after `step` batches.
 
-        It equals ``DataLoader.get_state()`` of the same run, with any number of workers
-        and hosts.
+        Batches are counted over all passes. The state is small and JSON-able. It equals
+        ``DataLoader.get_state()`` of the same run, with any number of workers and
+        hosts.
         """
         # No batch is read: a position is a function of the step.
         plan = self.reader.get().plan
         return state_of(plan, plan.position(step))
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Continue from a state of :meth:`state_after` or of a ``DataLoader``, with any
-        number of workers.
+        """Continue from a state of the run, with any number of workers.
+
+        It is one of :meth:`state_after` or of a ``DataLoader``.
 
         Loops over that state's pass (:attr:`epoch` is set to it) begin there, all
         others at the beginning of theirs. Call it before workers are started.
@@ -235,8 +237,9 @@ class TorchBatches(IterableDataset[Item]):
         self._epoch.fill_(self._start.passes)
 
     def __iter__(self) -> TorchIterator:
-        """Return an iterator over the pass that was set; in a worker process, over
-        the worker's share of it.
+        """Return an iterator over the pass that was set.
+
+        In a worker process it has the worker's share of the pass.
         """
         # A state applies to its own pass only; later loops begin at the beginning.
         start = self._start
@@ -252,8 +255,9 @@ class TorchBatches(IterableDataset[Item]):
         return TorchIterator(self, start, turn)
 
     def __len__(self) -> int:
-        """Return the number of items of a pass, of all workers together; TypeError
-        if the pass has no end.
+        """Return the number of items of a pass, of all workers together.
+
+        A pass without end raises TypeError.
         """
         reader = self.reader.get()
         plan = reader.plan
@@ -273,8 +277,9 @@ class TorchBatches(IterableDataset[Item]):
 
 @final
 class TorchIterator(Iterator[Item]):
-    """Iterator of one worker to the end of a pass. torchdata's StatefulDataLoader saves
-    its state.
+    """Iterator of one worker to the end of a pass.
+
+    torchdata's StatefulDataLoader saves its state.
 
     Args:
         dataset: Dataset that is iterated.
@@ -356,8 +361,9 @@ class TorchIterator(Iterator[Item]):
 
 @final
 class TorchRows(MapDataset[Item]):
-    """Rows by their number; see :func:`torch_rows`. It can be pickled: each process
-    opens its own files.
+    """Rows by their number; see :func:`torch_rows`.
+
+    It can be pickled: each process opens its own files.
     """
 
     def __init__(
@@ -372,8 +378,9 @@ class TorchRows(MapDataset[Item]):
         return len(self._rows)
 
     def __getitem__(self, index: int) -> Item:
-        """Return a row: column -> tensor of shape (L,); IndexError if it does not
-        exist.
+        """Return a row: column -> tensor of shape (L,).
+
+        A row that does not exist raises IndexError.
         """
         return self.__getitems__([index])[0]
 
@@ -405,8 +412,9 @@ class TorchRowStream(IterableDataset[dict[str, Any]]):
         self._start: Mapping[str, Any] | None = None
 
     def __iter__(self) -> TorchRowIterator:
-        """Return an iterator over this reader's share, once from the state that was
-        loaded, if there is one.
+        """Return an iterator over this reader's share.
+
+        If a state was loaded, the first iterator begins there.
         """
         rank, processes = self._host
         worker = get_worker_info()
@@ -457,8 +465,9 @@ class TorchRowIterator(Iterator[dict[str, Any]]):
         return {"share": list(self._share), "behind": behind}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from the state of a reader of the same share; ConfigError if it
-        is of another share.
+        """Continue from the state of a reader of the same share.
+
+        The state of another share raises ConfigError.
         """
         if list(state.get("share", ())) != list(self._share):
             raise ConfigError(
@@ -471,11 +480,12 @@ class TorchRowIterator(Iterator[dict[str, Any]]):
 
 
 def _number_tensor(value: Any) -> Any:
-    """Return a list or array of numbers as a tensor, integers as int64; any other
-    value as it is.
+    """Return a list or array of numbers as a tensor.
+
+    Integers become int64. Any other value is returned as it is.
     """
     is_number_list = isinstance(value, list) and all(
-        isinstance(item, int | float) for item in value
+        isinstance(number, int | float) for number in value
     )
     is_number_array = isinstance(value, np.ndarray) and value.dtype.kind in "biuf"
     if not is_number_list and not is_number_array:
@@ -487,19 +497,21 @@ def _number_tensor(value: Any) -> Any:
 
 
 def _tensors(batch: dict[str, Any], integers: str) -> Item:
-    """Return a batch as tensors. Columns that keep their type share the memory of
-    the arrays.
+    """Return a batch as tensors.
+
+    Columns that keep their type share the memory of the arrays.
     """
     tensors: Item = {}
-    for name, array in batch.items():
-        is_wide = integers == "int64" or (integers == "mixed" and name.endswith(_LOSS))
+    for column_name, array in batch.items():
+        is_of_loss = column_name.endswith(_LOSS)
+        is_wide = integers == "int64" or (integers == "mixed" and is_of_loss)
         if is_wide and array.dtype == np.int32:
             # Not tensor.long(): for such small arrays PyTorch's threads wait longer
             # than they work.
             wide_array = reused_array(array.shape, np.int64)
             np.copyto(wide_array, array)
             array = wide_array
-        tensors[name] = torch.from_numpy(array)
+        tensors[column_name] = torch.from_numpy(array)
     return tensors
 
 

@@ -1,9 +1,9 @@
-"""Batches on their way to an accelerator: one array of bytes, from which the device
-computes the columns.
+"""Batches on their way to an accelerator, as one array of bytes.
 
-The copy to the device decides how fast batches arrive, and four columns take 13 bytes
-for each id. A batch therefore crosses in the width in which its ids are stored, 16 bits
-where they fit, with one byte of marks for each id. The device computes the columns of
+The device computes the columns from these bytes. The copy to the device decides how
+fast batches arrive, and four columns take 13 bytes for each id. A batch therefore
+crosses in the width in which its ids are stored, 16 bits where they fit, with one byte
+of marks for each id. The device computes the columns of
 :mod:`tokenlake.runtime.loader.columns` from them
 (:mod:`tokenlake.runtime.loader.jax_columns`). They have the same values and types as
 the columns of a batch in memory.
@@ -66,7 +66,8 @@ def ids_of(planes: npt.NDArray[np.uint8], id_type: np.dtype[Any]) -> npt.NDArray
 
 
 def marks_of(planes: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
-    """Return the marks of a batch as a view of its memory, uint8[rows, L]; it must
-    have some.
+    """Return the marks of a batch as a view of its memory, uint8[rows, L].
+
+    The batch must have some.
     """
     return planes[:, -1]

@@ -1,5 +1,6 @@
-"""Training over the loader: a loop, its losses, metrics and callbacks; ``pip install
-'tokenlake[train]'``.
+"""Training over the loader: a loop, its losses, metrics and callbacks.
+
+It needs ``pip install 'tokenlake[train]'``.
 
 A model is a pure function ``apply(params, batch)``. A loss returns sums, so that the
 parts of a batch add up. A step updates the parameters with their gradients. The trainer

@@ -39,13 +39,15 @@ class TrainingRun(Protocol):
         ...
 
     def stop(self, reason: str = "") -> None:
-        """End the run after this step; ``stopped`` of the run keeps the reason, or
-        says that none was given.
+        """End the run after this step.
+
+        ``stopped`` of the run keeps the reason, or says that none was given.
         """
 
     def save(self) -> None:
-        """Write a checkpoint, unless the run has no folder for them or the step has
-        one already.
+        """Write a checkpoint, unless the step has one already.
+
+        A run without a folder for checkpoints writes none.
         """
 
 
@@ -60,16 +62,18 @@ class Callback:
     """
 
     def on_train_begin(self, run: TrainingRun) -> None:
-        """Called before the first step of this process; a resumed run has earlier
-        steps.
+        """Called before the first step of this process.
+
+        A resumed run has earlier steps.
         """
 
     def on_train_end(self, run: TrainingRun) -> None:
         """Called after the last step."""
 
     def on_epoch_begin(self, run: TrainingRun, epoch: int) -> None:
-        """Called before the first batch of a pass over the data; an endless loader
-        has one pass.
+        """Called before the first batch of a pass over the data.
+
+        An endless loader has one pass.
         """
 
     def on_epoch_end(self, run: TrainingRun, epoch: int) -> None:
@@ -85,8 +89,9 @@ class Callback:
         """Called every ``log.every`` steps, and at the last one."""
 
     def on_evaluate(self, run: TrainingRun, results: Results) -> None:
-        """Called every ``evaluation.every`` steps, and at the last one, if there are
-        held-out sets.
+        """Called after an evaluation, if there are held-out sets.
+
+        There is one every ``evaluation.every`` steps, and at the last step.
         """
 
     def get_state(self) -> dict[str, Any]:
@@ -113,6 +118,7 @@ class CheckpointCallback(Callback):
             run.save()
 
     def on_train_end(self, run: TrainingRun) -> None:
+        # The last step need not be a multiple of `every`.
         run.save()
 
 
@@ -126,6 +132,7 @@ class EarlyStopping(Callback):
 
     def __init__(self, config: EarlyStoppingConfig) -> None:
         self._config = config
+        # The first evaluation is always a gain.
         self.best = math.inf
         self.waited = 0
 
@@ -134,6 +141,7 @@ class EarlyStopping(Callback):
         self._check(run)
 
     def on_evaluate(self, run: TrainingRun, results: Results) -> None:
+        # Objectives have metrics of their own: a wrong name shows only now.
         tag = self._config.tag
         metric = self._config.metric
         if metric not in results.get(tag, {}):
@@ -144,9 +152,9 @@ class EarlyStopping(Callback):
                 f"early_stopping: got {metric} of {tag}, which is not evaluated; expected one of {', '.join(evaluated)}"
             )
         # Not falling by at least `min_delta` is no gain.
-        value = results[tag][metric]
-        if value < self.best - self._config.min_delta:
-            self.best = value
+        metric_value = results[tag][metric]
+        if metric_value < self.best - self._config.min_delta:
+            self.best = metric_value
             self.waited = 0
         else:
             self.waited += 1

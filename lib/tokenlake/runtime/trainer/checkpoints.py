@@ -34,6 +34,8 @@ from tokenlake.runtime.loader.state import BatchLoader
 from tokenlake.runtime.trainer.fingerprint import ArrayFacts, array_facts, path_name
 from tokenlake.runtime.trainer.step import TrainState
 
+# Keys that this module adds to the facts: types and fingerprints of the arrays, and the
+# digests of the loader's state and of the facts themselves.
 _ARRAYS: Final = "arrays"
 _LOADER: Final = "loader_sha256"
 _DIGEST: Final = "sha256"
@@ -97,8 +99,9 @@ class Checkpoints:
 
     @property
     def latest(self) -> int | None:
-        """Step of the newest checkpoint that is complete and was not found damaged;
-        None if there is none.
+        """Step of the newest checkpoint that is complete; None: there is none.
+
+        Checkpoints that were found damaged do not count.
         """
         # Orbax lists complete checkpoints only.
         steps = set(self._manager.all_steps()) - self._damaged
@@ -115,12 +118,11 @@ class Checkpoints:
         facts: Mapping[str, Any],
         arrays: Mapping[str, ArrayFacts],
     ) -> None:
-        """Begin to write a checkpoint; training continues while it is written in the
-        background.
+        """Begin to write a checkpoint.
 
-        Checkpoints that were found damaged are deleted first. Otherwise a new one could
-        not take the name of the same step, and a damaged one of a later step would
-        remain the newest.
+        Training continues while it is written in the background. Checkpoints that were
+        found damaged are deleted first. Otherwise a new one could not take the name of
+        the same step, and a damaged one of a later step would remain the newest.
 
         Args:
             state: State to save.
@@ -133,18 +135,19 @@ class Checkpoints:
             self._manager.delete(damaged_step)
         self._damaged = frozenset()
         # The state is copied now: the loader moves on while Orbax writes.
-        data = LoaderSave(loader)
+        loader_save = LoaderSave(loader)
+        # The facts hold the digests of the other parts, and their own as the last.
         written: dict[str, Any] = {
             **facts,
             _ARRAYS: _to_json(arrays),
-            _LOADER: _digest(data.state),
+            _LOADER: _digest(loader_save.state),
         }
         written[_DIGEST] = _digest(written)
         self._manager.save(
             step,
             args=ocp.args.Composite(
                 state=ocp.args.StandardSave(saved_part(state)),
-                data=data,
+                data=loader_save,
                 facts=ocp.args.JsonSave(written),
             ),
         )
@@ -155,8 +158,9 @@ class Checkpoints:
         loader: BatchLoader,
         check: Callable[[int, Mapping[str, Any]], None],
     ) -> Restored:
-        """Read the newest checkpoint that is not damaged, and move the loader to its
-        position at that step.
+        """Read the newest checkpoint that is not damaged.
+
+        The loader is moved to its position at that step.
 
         Args:
             like: State with the wanted shapes and shardings; the number of devices may
@@ -175,13 +179,15 @@ class Checkpoints:
         for step in sorted(self._manager.all_steps(), reverse=True):
             try:
                 facts = self._read_facts(step)
+                # Another run is no damage: its ConfigError ends the search.
                 check(step, facts)
                 state = self._read_state(step, facts, like)
-                data = self._read_loader(step, facts)
+                loader_state = self._read_loader(step, facts)
             except IntegrityError as error:
                 damaged[step] = str(error)
                 continue
-            loader.set_state(data)
+            # The loader moves only after all parts were read.
+            loader.set_state(loader_state)
             self._damaged = frozenset(damaged)
             return Restored(step, state, facts, damaged)
         reasons = "; ".join(damaged.values())
@@ -217,8 +223,9 @@ class Checkpoints:
     def _read_state(
         self, step: int, facts: Mapping[str, Any], like: TrainState
     ) -> TrainState:
-        """Return the state of a checkpoint; IntegrityError if an array does not
-        match its fingerprint.
+        """Return the state of a checkpoint.
+
+        An array that does not match its fingerprint raises IntegrityError.
         """
         # Orbax reads each array directly into the shards of this process's devices.
         current = saved_part(like)
@@ -231,15 +238,17 @@ class Checkpoints:
         recorded: Mapping[str, Sequence[Any]] | None = facts.get(_ARRAYS)
         if recorded is None:
             return self._read_unchecked_state(step, like, shapes)
+        # Another model is recognized before its arrays are read: the error of Orbax
+        # would look like damage.
         self._check_structure(step, recorded, current)
         arrays = self._read(step, "state", ocp.args.StandardRestore(shapes))
 
         # Compare the fingerprints of the arrays that were read, on the devices.
         damaged_arrays: list[str] = []
-        for name, array in array_facts(arrays).items():
-            _shape, _dtype, fingerprint = recorded[name]
+        for array_name, array in array_facts(arrays).items():
+            _shape, _dtype, fingerprint = recorded[array_name]
             if array.fingerprint != fingerprint:
-                damaged_arrays.append(name)
+                damaged_arrays.append(array_name)
         if damaged_arrays:
             raise _damage_error(
                 step,
@@ -270,44 +279,46 @@ class Checkpoints:
     def _check_structure(
         self, step: int, recorded: Mapping[str, Sequence[Any]], current: Any
     ) -> None:
-        """Raise ConfigError unless the arrays of a checkpoint have the names, shapes
-        and types of the current ones.
+        """Raise ConfigError unless a checkpoint has the current arrays.
+
+        Their names, shapes and types are compared.
         """
         # Type and shape of each array, there and here.
         recorded_types: dict[str, str] = {}
-        for name, (shape, dtype, _fingerprint) in recorded.items():
-            recorded_types[name] = _described(shape, dtype)
+        for array_name, (shape, dtype, _fingerprint) in recorded.items():
+            recorded_types[array_name] = _described(shape, dtype)
         current_types: dict[str, str] = {}
         for path, leaf in jax.tree_util.tree_leaves_with_path(current):
             current_types[path_name(path)] = _described(leaf.shape, leaf.dtype)
 
-        names = [
-            name
-            for name in sorted(recorded_types | current_types)
-            if recorded_types.get(name) != current_types.get(name)
+        array_names = [
+            array_name
+            for array_name in sorted(recorded_types | current_types)
+            if recorded_types.get(array_name) != current_types.get(array_name)
         ]
-        if not names:
+        if not array_names:
             return
         # Parameters first: the moments only follow their parameters.
-        names.sort(key=lambda name: not name.startswith("params/"))
+        array_names.sort(key=lambda name: not name.startswith("params/"))
         differences: list[str] = []
-        for name in names[:_SHOWN]:
-            recorded_type = recorded_types.get(name, "missing")
-            current_type = current_types.get(name, "missing")
+        for array_name in array_names[:_SHOWN]:
+            recorded_type = recorded_types.get(array_name, "missing")
+            current_type = current_types.get(array_name, "missing")
             differences.append(
-                f"{name} is {recorded_type} there and {current_type} here"
+                f"{array_name} is {recorded_type} there and {current_type} here"
             )
-        if len(names) > _SHOWN:
-            differences.append(f"{len(names) - _SHOWN} more differ")
+        if len(array_names) > _SHOWN:
+            differences.append(f"{len(array_names) - _SHOWN} more differ")
         raise ConfigError(
             f"{self.folder}: step {step} belongs to another model or optimizer: {'; '.join(differences)}; expected "
             "the same ones, or another folder",
-            differs=names,
+            differs=array_names,
         )
 
     def _read_loader(self, step: int, facts: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the state of the loader; IntegrityError if it does not match its
-        digest.
+        """Return the state of the loader.
+
+        If it does not match its digest, IntegrityError is raised.
         """
         state = self._read(step, "data", LoaderRestore())
         recorded = facts.get(_LOADER)
@@ -316,8 +327,9 @@ class Checkpoints:
         return state
 
     def _read(self, step: int, part: str, arguments: Any) -> Any:
-        """Return one part of a checkpoint; IntegrityError if its bytes cannot be
-        read.
+        """Return one part of a checkpoint.
+
+        If its bytes cannot be read, IntegrityError is raised.
         """
         try:
             return self._manager.restore(
@@ -340,19 +352,21 @@ def saved_part(state: TrainState) -> dict[str, Any]:
 
 
 def saved_arrays(state: TrainState) -> dict[str, ArrayFacts]:
-    """Return the facts of the arrays that a checkpoint holds, by path; waits for the
-    devices.
+    """Return the facts of the arrays that a checkpoint holds, by path.
+
+    It waits for the devices.
     """
     return array_facts(saved_part(state))
 
 
 def _to_json(arrays: Mapping[str, ArrayFacts]) -> dict[str, Any]:
-    """Return name -> [shape, dtype, fingerprint], the record of arrays in the facts
-    of a checkpoint.
+    """Return name -> [shape, dtype, fingerprint] of arrays.
+
+    This is their record in the facts of a checkpoint.
     """
     return {
-        name: [list(facts.shape), facts.dtype, facts.fingerprint]
-        for name, facts in arrays.items()
+        array_name: [list(facts.shape), facts.dtype, facts.fingerprint]
+        for array_name, facts in arrays.items()
     }
 
 
@@ -363,10 +377,10 @@ def _described(shape: Sequence[int], dtype: Any) -> str:
 
 def _listed(names: Sequence[str]) -> str:
     """Return the first names as text, and the number of the others."""
-    text = ", ".join(names[:_SHOWN])
+    listed_names = ", ".join(names[:_SHOWN])
     if len(names) > _SHOWN:
-        text += f" and {len(names) - _SHOWN} more"
-    return text
+        listed_names += f" and {len(names) - _SHOWN} more"
+    return listed_names
 
 
 def _digest(value: Any) -> str:

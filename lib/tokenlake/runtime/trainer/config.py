@@ -1,5 +1,6 @@
-"""Configuration of a training run: one YAML file, validated like every configuration,
-over an optional preset.
+"""Configuration of a training run: one YAML file, over an optional preset.
+
+It is validated like every configuration.
 
 ::
 
@@ -41,14 +42,16 @@ from tokenlake.runtime.trainer.data_config import TrainingData
 
 
 def _exponent(value: object) -> object:
-    """Return the number of a text such as ``3e-4``; YAML 1.1 reads only ``3.0e-4``
-    as a number.
+    """Return the number of a text such as ``3e-4``.
+
+    YAML 1.1 reads only ``3.0e-4`` as a number.
     """
     if isinstance(value, str) and re.fullmatch(_EXPONENT, value):
         return float(value)
     return value
 
 
+# Numbers of a configuration, which may be written with an exponent.
 _EXPONENT: Final = r"[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+"
 _Positive = Annotated[float, Strict(), Gt(0.0), BeforeValidator(_exponent)]
 _Amount = Annotated[float, Strict(), Ge(0.0), BeforeValidator(_exponent)]
@@ -56,8 +59,9 @@ _Decay = Annotated[float, Strict(), Ge(0.0), Lt(1.0)]
 
 
 class _Choice(Section):
-    """Section whose `name` decides which of its options act; setting another option
-    is an error.
+    """Section whose `name` decides which of its options act.
+
+    Setting another option is an error.
     """
 
     key: ClassVar[str]
@@ -69,14 +73,15 @@ class _Choice(Section):
         """Raise an error for an option that is set and does not act with the name."""
         # An option of another loss or optimizer would be ignored silently: name the
         # ones that it belongs to.
-        name: str = self.model_dump(include={"name"})["name"]
-        for option in sorted(self.model_fields_set - {"name"} - self.known[name]):
+        chosen_name: str = self.model_dump(include={"name"})["name"]
+        idle_options = self.model_fields_set - {"name"} - self.known[chosen_name]
+        for option in sorted(idle_options):
             users = ", ".join(
                 choice for choice, options in self.known.items() if option in options
             )
             if getattr(self, option) is not None:
                 raise problem(
-                    f"{option} does not act with {self.key} {name!r}; it belongs to: {users}"
+                    f"{option} does not act with {self.key} {chosen_name!r}; it belongs to: {users}"
                 )
         return self
 
@@ -85,9 +90,10 @@ class _Choice(Section):
         """Name and acting options, as JSON values: they decide the numbers of a run."""
         # Options without effect are left out, so that they do not keep a run from
         # resuming.
-        facts = self.model_dump(mode="json")
+        options = self.model_dump(mode="json")
         return {
-            name: facts[name] for name in ("name", *sorted(self.known[facts["name"]]))
+            option_name: options[option_name]
+            for option_name in ("name", *sorted(self.known[options["name"]]))
         }
 
 
@@ -181,8 +187,9 @@ _OPTIMIZER_OPTIONS: Final[dict[str, frozenset[str]]] = {
 
 
 class OptimizerConfig(_Choice):
-    """Section `optimizer`; options left out have the defaults of the optimizer's
-    authors.
+    """Section `optimizer`: the optimizer and its options.
+
+    Options left out have the defaults of the optimizer's authors.
     """
 
     key = "optimizer"
@@ -249,8 +256,10 @@ class ScheduleConfig(_Choice):
 
 
 class MeshConfig(Section):
-    """Section `mesh`: numbers of devices over which rows (data, fsdp), the ids of a row
-    (context) and parameters (fsdp, tensor) are cut.
+    """Section `mesh`: numbers of devices over which arrays are cut.
+
+    Rows are cut over data and fsdp, the ids of a row over context, and parameters over
+    fsdp and tensor.
     """
 
     data: Count | None = None
@@ -411,8 +420,9 @@ class TrainingConfig(Section):
     @model_validator(mode="before")
     @classmethod
     def _over_preset(cls, value: Any) -> Any:
-        """Return the keys of a configuration over those of its preset, see
-        :data:`PRESETS`.
+        """Return the keys of a configuration over those of its preset.
+
+        The presets are in :data:`PRESETS`.
         """
         if not isinstance(value, Mapping):
             return value
@@ -425,6 +435,7 @@ class TrainingConfig(Section):
         require_one_of("preset", preset, tuple(PRESETS))
         merged = dict(PRESETS[preset])
         for key, section in keys.items():
+            # Of a section that is an object, only the options that were set count.
             if isinstance(section, Section):
                 section = section.model_dump(exclude_unset=True)
             merged[key] = _merged_section(merged.get(key), section)
@@ -432,14 +443,18 @@ class TrainingConfig(Section):
 
 
 def _merged_section(preset_section: Any, section: Any) -> Any:
-    """Return a section over that of the preset, key by key, unless it chooses
-    another `name`.
+    """Return a section over that of the preset, key by key.
+
+    A section that chooses another `name` replaces it.
     """
     if not isinstance(preset_section, Mapping) or not isinstance(section, Mapping):
         return section
     defaults = cast("Mapping[str, Any]", preset_section)
     options = cast("Mapping[str, Any]", section)
-    if options.get("name", defaults.get("name")) != defaults.get("name"):
+    # Most options of the preset would not act with another loss or optimizer, and be
+    # errors.
+    preset_name = defaults.get("name")
+    if options.get("name", preset_name) != preset_name:
         return options
     return {**defaults, **options}
 

@@ -1,5 +1,6 @@
-"""Loaders of a training run, made from its configuration: the training data and the
-held-out sets.
+"""Loaders of a training run, made from its configuration.
+
+They deliver the training data and the held-out sets.
 """
 
 from __future__ import annotations
@@ -23,8 +24,7 @@ _OF_PREFERENCES: Final = ("dpo", "orpo", "kto")
 
 
 def make_loader(config: TrainingConfig, sharding: Any | None = None) -> DataLoader:
-    """Return the loader of the training data that section `data` of a configuration
-    describes.
+    """Return the loader of the training data that section `data` describes.
 
     Args:
         config: Configuration with section `data`.
@@ -59,8 +59,7 @@ def make_loader(config: TrainingConfig, sharding: Any | None = None) -> DataLoad
 def make_held_out_loaders(
     config: TrainingConfig, sharding: Any | None = None
 ) -> dict[str, DataLoader]:
-    """Return tag -> loader of each held-out set that section `evaluation` of a
-    configuration names.
+    """Return tag -> loader of each held-out set of section `evaluation`.
 
     Rows are read in stored order, once. Columns, padding and layout are those of the
     training data, because the model is the same.
@@ -101,8 +100,9 @@ def _data_of(config: TrainingConfig) -> TrainingData:
 
 
 def _columns_of(config: TrainingConfig, data: TrainingData) -> tuple[str, ...] | None:
-    """Return the columns of a batch: those that are configured, or those that the
-    loss needs.
+    """Return the columns of a batch.
+
+    They are those that are configured, or those that the loss needs.
     """
     # A model of preferences takes all columns of both answers; None requests all.
     if data.columns is not None:
@@ -115,8 +115,8 @@ def _columns_of(config: TrainingConfig, data: TrainingData) -> tuple[str, ...] |
 def _opened(data: TrainingData) -> Dataset | Mixture:
     """Return the dataset or the mixture that section `data` names."""
     datasets: dict[str, Dataset] = {}
-    for name, source in data.sources.items():
-        datasets[name] = open_dataset(source.dataset, split=source.split)
+    for source_name, source in data.sources.items():
+        datasets[source_name] = open_dataset(source.dataset, split=source.split)
     if data.mixture is None:
         return datasets[data.split]
     return _mixture_of(data.mixture, datasets)
@@ -140,9 +140,9 @@ def _mixture_of(config: MixtureConfig, datasets: Mapping[str, Dataset]) -> Mixtu
 def _held_out_sets(
     config: TrainingConfig, data: TrainingData
 ) -> Mapping[str, HeldOutSet]:
-    """Return tag -> held-out set: those of `evaluation.sets`, and with `held_out` those
-    of the training data.
+    """Return tag -> held-out set.
 
+    They are those of `evaluation.sets`, and with `held_out` those of the training data.
     Documents that a source of a mixture holds out have the tag ``SOURCE.TAG``.
     """
     evaluation = config.evaluation
@@ -152,12 +152,13 @@ def _held_out_sets(
     # here.
     held_out_sets: dict[str, HeldOutSet] = {}
     versions: list[str] = []
-    for name, source in data.sources.items():
+    for source_name, source in data.sources.items():
         manifest = open_dataset(source.dataset, split=source.split).manifest
         versions.append(f"{manifest.dataset}@v{manifest.version}")
         for tag, split in manifest.held_out.items():
+            # Sources may hold out sets of the same tag.
             if data.mixture is not None:
-                tag = f"{name}.{tag}"
+                tag = f"{source_name}.{tag}"
             held_out_sets[tag] = HeldOutSet(dataset=source.dataset, split=split)
     if not held_out_sets:
         raise ConfigError(
@@ -166,4 +167,5 @@ def _held_out_sets(
             "of a mixture hold out is packed by itself: datasets: [{name: code, dataset: NAME.code.tokens, split: "
             "eval_code}]; name the result in evaluation.sets"
         )
+    # A configured set replaces one of the same tag.
     return held_out_sets | evaluation.sets

@@ -1,5 +1,6 @@
-"""Sections about the data of a training run: one dataset or a mixture, and every option
-of the loader.
+"""Sections about the data of a training run, with every option of the loader.
+
+The data is one dataset or a mixture.
 
 The keys of section `data` are the options of :class:`tokenlake.DataLoader`, and those of `data.mixture` the arguments
 of :class:`tokenlake.Mixture`, with the same names::
@@ -65,8 +66,9 @@ of the loader.
 
 
 def _option(read: Callable[[object], object], name: str) -> BeforeValidator:
-    """Return the validator of an option that a class of the loader reads; its
-    message loses the name of the option.
+    """Return the validator of an option that a class of the loader reads.
+
+    Its message loses the name of the option.
     """
 
     def checked(value: object) -> object:
@@ -82,8 +84,9 @@ def _option(read: Callable[[object], object], name: str) -> BeforeValidator:
 
 
 def _with_whole_steps(value: object) -> object:
-    """Return a mapping of steps with whole numbers as keys: JSON, and files of it,
-    have texts.
+    """Return a mapping of steps with whole numbers as keys.
+
+    JSON, and files of it, have texts as keys.
     """
     if not isinstance(value, Mapping):
         return value
@@ -98,8 +101,9 @@ def _with_whole_steps(value: object) -> object:
 
 
 def _batch_size(value: object) -> object:
-    """Return a batch size that the loader accepts: a number of rows, or a mapping of
-    steps to numbers of rows.
+    """Return a batch size that the loader accepts.
+
+    It is a number of rows, or a mapping of steps to numbers of rows.
     """
     value = _with_whole_steps(value)
     BatchSizes.of(cast("Any", value))
@@ -124,8 +128,9 @@ def _window(value: object) -> object:
 
 
 def _dataset(value: object) -> object:
-    """Return the keys of a source that is written as the address of its dataset
-    alone.
+    """Return the keys of a source that is written as an address alone.
+
+    The address is that of its dataset.
     """
     if isinstance(value, str):
         return {"dataset": value}
@@ -137,11 +142,14 @@ def _dataset(value: object) -> object:
 
 
 def _cap(option: str) -> BeforeValidator:
-    """Return the validator of a cap of the sources, which is a number or a mapping
-    of source to number.
+    """Return the validator of a cap of the sources.
+
+    A cap is a number, or a mapping of source to number.
     """
 
     def checked(value: object) -> object:
+        # Only the checks of the constructor are needed: the caps of the run are made
+        # with its mixture.
         caps: dict[str, Any] = {option: value}
         SourceCaps(**caps)
         return value
@@ -176,8 +184,9 @@ class SourceWeights(Section):
 
 
 class MixtureConfig(Section):
-    """Section `data.mixture`: datasets that are combined by weight, with the
-    arguments of `tl.Mixture`.
+    """Section `data.mixture`: datasets that are combined by weight.
+
+    Its options are the arguments of `tl.Mixture`.
     """
 
     datasets: dict[SourceName, Annotated[DataSource, BeforeValidator(_dataset)]]
@@ -244,8 +253,9 @@ class MixtureConfig(Section):
     """
 
     def scheduler(self) -> WeightScheduler | None:
-        """Return the weights before `weight_changes`; None: they follow from
-        `epochs`.
+        """Return the weights before `weight_changes`.
+
+        None: they follow from `epochs`.
         """
         if self.weight_schedule is not None:
             # A schedule gives every source a weight at every point.
@@ -266,34 +276,35 @@ class MixtureConfig(Section):
 
     @property
     def caps(self) -> dict[str, Any]:
-        """Arguments of :class:`tokenlake.Mixture` that shorten sources or limit
-        their repetitions.
+        """Arguments of :class:`tokenlake.Mixture` that limit its sources.
+
+        They shorten sources or limit their repetitions.
         """
         # They are arguments of the library with the same names.
-        names = (
+        option_names = (
             "max_repetitions",
             "max_fraction",
             "epochs",
             "target_budget",
             "experiment_budget",
         )
-        return {name: getattr(self, name) for name in names}
+        return {option_name: getattr(self, option_name) for option_name in option_names}
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         """Raise an error unless weights and caps fit the sources and each other."""
         # One way to set the weights.
-        names = ("weights", "weight_schedule", "epochs")
-        given_names = [name for name in names if getattr(self, name) is not None]
-        if len(given_names) != 1:
-            got = " and ".join(given_names) or "none"
+        option_names = ("weights", "weight_schedule", "epochs")
+        set_options = [
+            option for option in option_names if getattr(self, option) is not None
+        ]
+        if len(set_options) != 1:
+            listed_options = " and ".join(set_options) or "none"
             raise problem(
-                f"got {got} of {', '.join(names)}; expected exactly one of them"
+                f"got {listed_options} of {', '.join(option_names)}; expected exactly one of them"
             )
-        if (
-            self.weight_schedule is None
-            and "weight_schedule_type" in self.model_fields_set
-        ):
+        has_schedule_type = "weight_schedule_type" in self.model_fields_set
+        if self.weight_schedule is None and has_schedule_type:
             raise problem(
                 "weight_schedule_type does not act without weight_schedule; leave it out"
             )
@@ -324,11 +335,11 @@ class MixtureConfig(Section):
 
     def _check_names(self, option: str, weights: Mapping[str, float]) -> None:
         """Raise an error for a weight of another source."""
-        for name in weights:
-            if name not in self.datasets:
-                hint = did_you_mean(name, self.datasets)
+        for source_name in weights:
+            if source_name not in self.datasets:
+                hint = did_you_mean(source_name, self.datasets)
                 raise problem(
-                    f"{option}: {name!r} is not in datasets{hint} ({', '.join(self.datasets)})"
+                    f"{option}: {source_name!r} is not in datasets{hint} ({', '.join(self.datasets)})"
                 )
 
     def _check_ascending(self) -> None:
@@ -343,8 +354,9 @@ class MixtureConfig(Section):
 
 
 class TrainingData(Section):
-    """Section `data`: training data, for runs that open it by themselves, and the
-    options of their loader.
+    """Section `data`: training data, and the options of their loader.
+
+    Runs that open the data by themselves read it.
     """
 
     dataset: Path | None = None
@@ -453,12 +465,12 @@ class TrainingData(Section):
     @property
     def loader_options(self) -> dict[str, Any]:
         """Options of :class:`tokenlake.DataLoader` except `batch_size`."""
-        names = [
-            name
-            for name in type(self).model_fields
-            if name not in (*_OF_SOURCE, "batch_size")
+        option_names = [
+            option_name
+            for option_name in type(self).model_fields
+            if option_name not in (*_OF_SOURCE, "batch_size")
         ]
-        return {name: getattr(self, name) for name in names}
+        return {option_name: getattr(self, option_name) for option_name in option_names}
 
     @model_validator(mode="before")
     @classmethod
@@ -466,15 +478,16 @@ class TrainingData(Section):
         """Raise an error for an option of the loader that the mesh of the run sets."""
         # Users know these from `tl.DataLoader`: name the section that sets them here.
         if isinstance(value, Mapping):
-            for name, reason in SET_BY_MESH.items():
-                if name in value:
-                    raise problem(f"{name}: {reason}")
+            for option_name, reason in SET_BY_MESH.items():
+                if option_name in value:
+                    raise problem(f"{option_name}: {reason}")
         return value
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        """Raise an error unless there is one source of rows, and the loader accepts
-        the options together.
+        """Raise an error unless the options fit together.
+
+        There must be one source of rows, and the loader must accept the options.
         """
         if self.dataset is None and self.mixture is None:
             raise problem(
@@ -482,10 +495,10 @@ class TrainingData(Section):
             )
         # A split beside a mixture would be read as that of all sources.
         if self.mixture is not None:
-            for name in ("dataset", "split"):
-                if name in self.model_fields_set:
+            for option_name in ("dataset", "split"):
+                if option_name in self.model_fields_set:
                     raise problem(
-                        f"{name} does not act with mixture, whose datasets name theirs; leave it out"
+                        f"{option_name} does not act with mixture, whose datasets name theirs; leave it out"
                     )
         options = dict(self.loader_options)
         # The mesh sets the number of ranks, which the check would miss.

@@ -26,6 +26,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
+# One for each half of a fingerprint. Checkpoints record fingerprints, so that the seeds
+# never change.
 _SEEDS: Final = (0x9E3779B9, 0x7F4A7C15)
 _UNSIGNED: Final = {1: jnp.uint8, 2: jnp.uint16, 4: jnp.uint32, 8: jnp.uint32}
 """Bytes of an element -> type as which its bits are read; an element of 8 bytes
@@ -72,8 +74,9 @@ def array_facts(tree: Any) -> dict[str, ArrayFacts]:
 def _compiled(
     sharding: jax.sharding.Sharding,
 ) -> Callable[[jax.Array], tuple[jax.Array, jax.Array]]:
-    """Return :func:`_summary`, compiled for arrays of a sharding; its results are on
-    all devices of all processes.
+    """Return :func:`_summary`, compiled for arrays of a sharding.
+
+    Its results are on all devices of all processes.
     """
     # Every process needs the result, also those whose devices hold no part of the
     # array.
@@ -97,8 +100,9 @@ def _summary(leaf: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 
 def _words(leaf: jax.Array) -> jax.Array:
-    """Return the bits of each element, uint32; elements of 8 bytes give two numbers,
-    along a new last dimension.
+    """Return the bits of each element, uint32.
+
+    Elements of 8 bytes give two numbers, along a new last dimension.
     """
     # Keys and complex numbers are read as the numbers that they consist of.
     if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
@@ -127,6 +131,7 @@ def _indices(shape: tuple[int, ...]) -> jax.Array:
 
 def _mix(values: jax.Array) -> jax.Array:
     """Return the finalizer of MurmurHash3 of each value, uint32."""
+    # Shifts carry high bits to low places, and multiplications low bits to high places.
     values = values ^ (values >> 16)
     values = values * np.uint32(0x85EBCA6B)
     values = values ^ (values >> 13)
@@ -153,16 +158,18 @@ def _bit_sums(tree: Any) -> jax.Array:
         bits = jax.lax.bitcast_convert_type(
             leaf.astype(jnp.float32), jnp.uint32
         ).reshape(-1)
+        # Odd factors have an inverse modulo 2**32: a change of one element always
+        # changes the sum.
         factors = 2 * jnp.arange(bits.size, dtype=jnp.uint32) + 1
         sums.append(jnp.sum(bits * factors, dtype=jnp.uint32))
     return jnp.stack(sums)
 
 
 def reference_mark(params: Any) -> str:
-    """Return a short mark of reference parameters, equal for every way to cut them over
-    devices.
+    """Return a short mark of reference parameters.
 
-    It identifies a reference in checkpoints. It must not change, so that older
-    checkpoints can be resumed. It is no check against damage.
+    It is equal for every way to cut them over devices. It identifies a reference in
+    checkpoints. It must not change, so that older checkpoints can be resumed. It is no
+    check against damage.
     """
     return np.asarray(_bit_sums(params)).tobytes().hex()

@@ -1,5 +1,6 @@
-"""Losses of a model's last hidden states and its head, without all logits in memory,
-and with the gradient at once.
+"""Losses of a model's last hidden states and its head, without all logits in memory.
+
+The gradient is computed at once with the loss.
 
 The loss of a place is a function of two numbers, both in float32::
 
@@ -98,9 +99,12 @@ def _backward(
     gradients: tuple[jax.Array, jax.Array],
     cotangent: HeadSums,
 ) -> tuple[jax.Array, jax.Array, None]:
-    """Return the gradients of hidden states and head, for a loss that counts
-    `cotangent.loss` times.
+    """Return the gradients of hidden states and head.
+
+    The loss counts `cotangent.loss` times.
     """
+    # Only the loss is differentiated: weight, nll and accuracy are measurements, and
+    # targets are integers.
     d_hidden, d_head = gradients
     scale = cotangent.loss
     return (
@@ -122,9 +126,9 @@ def _scanned(
     *,
     has_gradient: bool,
 ) -> tuple[HeadSums, Any]:
-    """Return the sums, and the gradients of hidden states (B, T, D) and of the head,
-    float32 (D, V).
+    """Return the sums of a batch, and the gradients of hidden states and head.
 
+    The gradients are those of hidden states (B, T, D) and of the head, float32 (D, V).
     Without `has_gradient` the gradients are None.
     """
     length = hidden.shape[1]
@@ -138,6 +142,8 @@ def _scanned(
         sums, gradients = _of_chunk(
             part[0], head, part[1], loss_of_places, has_gradient=has_gradient
         )
+        # The head's gradient adds up over the chunks; each chunk has hidden states of
+        # its own.
         d_hidden = None
         if has_gradient:
             d_hidden, d_head = gradients
@@ -166,16 +172,18 @@ def _of_chunk(
     *,
     has_gradient: bool,
 ) -> tuple[HeadSums, Any]:
-    """Return the sums of some places of each row, and their gradients; see the steps
-    at the top of the module.
+    """Return the sums of some places of each row, and their gradients.
+
+    The steps are at the top of the module.
     """
     # 1. The logits.
     logits = jnp.einsum("btd,dv->btv", hidden, head, preferred_element_type=jnp.float32)
 
     # 2. One number of each place: log Z, log p, the loss and its two derivatives.
     is_target = targets != IGNORED
-    ids = jax.lax.broadcasted_iota(jnp.int32, logits.shape, 2)
-    is_id_of_target = ids == targets[..., None]
+    vocabulary_ids = jax.lax.broadcasted_iota(jnp.int32, logits.shape, 2)
+    is_id_of_target = vocabulary_ids == targets[..., None]
+    # The exponentials are those of logits minus the largest one: none overflows.
     largest = jax.lax.stop_gradient(jnp.max(logits, axis=-1, keepdims=True))
     log_z = jnp.log(jnp.sum(jnp.exp(logits - largest), axis=-1)) + largest[..., 0]
     target_logits = jnp.sum(jnp.where(is_id_of_target, logits, 0.0), axis=-1)
@@ -187,7 +195,7 @@ def _of_chunk(
 
     # The target is the likeliest id if it has the largest logit and no id before it
     # has.
-    is_before_target = ids < targets[..., None]
+    is_before_target = vocabulary_ids < targets[..., None]
     is_earlier = jnp.any((logits == largest) & is_before_target, axis=-1)
     is_likeliest = is_target & (target_logits == largest[..., 0]) & ~is_earlier
     weight = jnp.sum(is_target, dtype=jnp.float32)
@@ -216,8 +224,9 @@ def _of_chunk(
 
 
 def cut_places(values: jax.Array, chunk: int, filler: int) -> jax.Array:
-    """Cut (B, T, ...) along T into (parts, B, chunk, ...); the last part is padded
-    with the filler.
+    """Cut (B, T, ...) along T into (parts, B, chunk, ...).
+
+    The last part is padded with the filler.
     """
     rows, length = values.shape[:2]
     padding = [(0, 0), (0, -length % chunk)] + [(0, 0)] * (values.ndim - 2)

@@ -42,6 +42,7 @@ def check_loader(
         raise ConfigError(
             f"{argument}: got a {type(loader).__name__}, expected {_EXPECTED}"
         )
+    # Batches that are not cut may have any number of rows.
     if parts == 1 and accumulate == 1:
         return
     plan: BatchPlan | None = getattr(loader, "plan", None)
@@ -53,24 +54,22 @@ def check_loader(
 
     # Full batches.
     shape = _shape_of(loader)
-    for size in shape.sizes:
-        if size % accumulate:
+    for batch_rows in shape.sizes:
+        if batch_rows % accumulate:
             raise ConfigError(
-                f"accumulate: got {accumulate}, and a batch of {argument} has {size} rows; expected a divisor of {size}"
+                f"accumulate: got {accumulate}, and a batch of {argument} has {batch_rows} rows; expected a divisor "
+                f"of {batch_rows}"
             )
-        if size % parts:
+        if batch_rows % parts:
             raise ConfigError(
-                f"{argument}: got batches of {size} rows, which cannot be cut over {parts} devices; "
+                f"{argument}: got batches of {batch_rows} rows, which cannot be cut over {parts} devices; "
                 f"expected a multiple of {parts}"
             )
 
     # The last batch, unless the run ends before it.
     multiple = math.lcm(parts, accumulate)
-    if (
-        batches is not None
-        and shape.full_batches is not None
-        and batches <= shape.full_batches
-    ):
+    full_batches = shape.full_batches
+    if batches is not None and full_batches is not None and batches <= full_batches:
         return
     if shape.last_rows is None:
         problem = "its last batch may be smaller than the others"
@@ -106,9 +105,9 @@ def check_held_out(
             training data.
     """
     if not isinstance(evaluation, Mapping):
-        kind = type(evaluation).__name__
+        type_name = type(evaluation).__name__
         raise ConfigError(
-            f"evaluation: got a {kind}, expected a mapping of tags to loaders: {{'held-out': loader}}"
+            f"evaluation: got a {type_name}, expected a mapping of tags to loaders: {{'held-out': loader}}"
         )
     held_out: dict[str, BatchLoader] = {}
     for tag, held_out_loader in evaluation.items():
@@ -135,6 +134,7 @@ def from_beginning(loader: BatchLoader, beginning: Mapping[str, Any]) -> Iterato
         loader: Loader of the set.
         beginning: State of the loader before its first batch.
     """
+    # A DataLoader begins at any step; other loaders return to a state.
     if isinstance(loader, DataLoader):
         return loader.iter_from_step(0)
     loader.set_state(beginning)
@@ -142,8 +142,9 @@ def from_beginning(loader: BatchLoader, beginning: Mapping[str, Any]) -> Iterato
 
 
 def _is_endless(loader: BatchLoader) -> bool:
-    """Return whether a loader is known to be endless; one with an unknown number of
-    rows may end.
+    """Return whether a loader is known to be endless.
+
+    One with an unknown number of rows may end.
     """
     plan: BatchPlan | None = getattr(loader, "plan", None)
     if plan is None:
@@ -169,39 +170,45 @@ class _LoaderShape:
 
 
 def _shape_of(loader: BatchLoader) -> _LoaderShape:
-    """Return the shape of a loader; one with unknown sizes is checked batch by batch
-    during training.
+    """Return the shape of a loader.
+
+    One with unknown sizes is checked batch by batch during training.
     """
     plan: BatchPlan | None = getattr(loader, "plan", None)
     if plan is not None:
         return _shape_of_plan(plan)
-    size: int | None = getattr(loader, "batch_size", None)
-    if size is None:
+    batch_size: int | None = getattr(loader, "batch_size", None)
+    if batch_size is None:
         return _LoaderShape(())
+    # A loader that does not say otherwise is trusted to deliver full batches only.
     if getattr(loader, "drop_last", True) or _is_endless(loader):
-        return _LoaderShape((size,))
-    return _with_last_batch(size, getattr(loader, "rows", None))
+        return _LoaderShape((batch_size,))
+    return _with_last_batch(batch_size, getattr(loader, "rows", None))
 
 
 def _shape_of_plan(plan: BatchPlan) -> _LoaderShape:
-    """Return the shape of a loader with a plan; each host has its share of the rows
-    of a batch.
+    """Return the shape of a loader with a plan.
+
+    Each host has its share of the rows of a batch.
     """
     options = plan.options
     hosts = 1
     if options.host is not None:
         _host, hosts = options.host
-    sizes = tuple(size // hosts for size in plan.batch_sizes)
+    sizes = tuple(batch_size // hosts for batch_size in plan.batch_sizes)
+    # A last batch that is padded, left out or never reached is no smaller one.
     if options.pad_last or options.drop_last or plan.batches_in(0) is None:
         return _LoaderShape(sizes)
+    # With several sizes or hosts, the rows of the last batch are not worked out here.
     if len(sizes) != 1 or hosts > 1:
         return _LoaderShape(sizes, last_rows=None)
     return _with_last_batch(sizes[0], plan.steps.rows)
 
 
 def _with_last_batch(size: int, rows: int | None) -> _LoaderShape:
-    """Return the shape of batches of one size, of a number of rows that is None if
-    it is unknown.
+    """Return the shape of batches of one size.
+
+    The number of the loader's rows is None if it is unknown.
     """
     if rows is None:
         return _LoaderShape((size,), last_rows=None)

@@ -1,5 +1,6 @@
-"""Callbacks that write the measurements of a run: progress lines, JSON lines, and
-TensorBoard events.
+"""Callbacks that write the measurements of a run.
+
+They write progress lines, JSON lines, and TensorBoard events.
 """
 
 from __future__ import annotations
@@ -18,8 +19,9 @@ from tokenlake.runtime.trainer.measurements import TrainingMetrics, finite
 
 @final
 class ProgressCallback(Callback):
-    """Writes a line to stderr for each measurement and each evaluation, and when a
-    run resumes.
+    """Writes a line to stderr for each measurement and each evaluation.
+
+    Another line tells that a run resumes.
     """
 
     def on_train_begin(self, run: TrainingRun) -> None:
@@ -27,11 +29,9 @@ class ProgressCallback(Callback):
             self._say(f"step {run.step}/{run.steps}  resumes here")
 
     def on_log(self, run: TrainingRun, metrics: TrainingMetrics) -> None:
-        self._say(
-            str(metrics).replace(
-                f"step {metrics.step}", f"step {metrics.step}/{run.steps}", 1
-            )
-        )
+        # Metrics do not know how many steps the run has.
+        step = f"step {metrics.step}"
+        self._say(str(metrics).replace(step, f"{step}/{run.steps}", 1))
 
     def on_evaluate(self, run: TrainingRun, results: Results) -> None:
         for tag, values in results.items():
@@ -68,6 +68,7 @@ class JsonlLog(Callback):
             if line.endswith("\n") and json.loads(line)["step"] <= run.step
         ]
         if len(earlier_lines) < len(lines):
+            # The file is replaced as a whole: a killed process leaves the old one.
             unfinished = self._path.with_name(f".{self._path.name}.unfinished")
             unfinished.write_text("".join(earlier_lines), encoding="utf-8")
             unfinished.replace(self._path)
@@ -80,8 +81,9 @@ class JsonlLog(Callback):
             self._append({"step": run.step, "evaluation": tag, **finite(values)})
 
     def _append(self, facts: Mapping[str, Any]) -> None:
-        with self._path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(facts) + "\n")
+        # Closed after each line, so that a process that is killed loses none.
+        with self._path.open("a", encoding="utf-8") as log_file:
+            log_file.write(json.dumps(facts) + "\n")
 
 
 @final
@@ -106,6 +108,7 @@ class TensorBoardLog(Callback):
         self._writer: Any = SummaryWriter(str(folder))
 
     def on_log(self, run: TrainingRun, metrics: TrainingMetrics) -> None:
+        # The step is the position on the axis, and no value of its own.
         self._write("train", metrics.step, {**metrics.to_json(), "step": None})
 
     def on_evaluate(self, run: TrainingRun, results: Results) -> None:
@@ -116,7 +119,7 @@ class TensorBoardLog(Callback):
         self._writer.close()
 
     def _write(self, group: str, step: int, values: Mapping[str, float | None]) -> None:
-        for name, value in values.items():
-            if value is not None:
-                self._writer.add_scalar(f"{group}/{name}", value, step)
+        for metric_name, metric_value in values.items():
+            if metric_value is not None:
+                self._writer.add_scalar(f"{group}/{metric_name}", metric_value, step)
         self._writer.flush()

@@ -75,8 +75,9 @@ class Objective(Protocol):
     def __call__(
         self, params: Params, batch: DeviceBatch, reference: Params | None
     ) -> Sums:
-        """Return the sums of a batch; `reference` are fixed parameters, for
-        objectives that compare with some.
+        """Return the sums of a batch.
+
+        `reference` are fixed parameters, for objectives that compare with some.
         """
         ...
 
@@ -86,12 +87,12 @@ SharedSums: TypeAlias = Any
 
 
 class WholeBatchObjective(ABC):
-    """Objective with a term over the whole batch, which must not depend on how the
-    batch is cut into parts.
+    """Objective with a term over the whole batch.
 
-    A training step calls :meth:`widen` on the whole batch and cuts it into parts. It
-    adds up :meth:`shared_sums` over the parts, and then :meth:`part_sums` with that
-    total. No gradient goes through the total.
+    The term must not depend on how the batch is cut into parts. A training step calls
+    :meth:`widen` on the whole batch and cuts it into parts. It adds up
+    :meth:`shared_sums` over the parts, and then :meth:`part_sums` with that total. No
+    gradient goes through the total.
     """
 
     @abstractmethod
@@ -119,14 +120,15 @@ class WholeBatchObjective(ABC):
     ) -> Sums:
         """Return the sums of a batch that is not cut."""
         # The same three steps as for a batch in parts, with a single part.
-        whole = self.widen(batch)
-        shared = jax.lax.stop_gradient(self.shared_sums(params, whole, reference))
-        return self.part_sums(params, whole, reference, shared)
+        widened = self.widen(batch)
+        shared = jax.lax.stop_gradient(self.shared_sums(params, widened, reference))
+        return self.part_sums(params, widened, reference, shared)
 
 
 def targets_of(batch: DeviceBatch) -> jax.Array:
-    """Return the id that each place predicts, int32[B, T], -100 where nothing is
-    predicted.
+    """Return the id that each place predicts, int32[B, T].
+
+    It is -100 where nothing is predicted.
 
     Args:
         batch: Columns of a batch. The targets are ``targets``; without it ``labels``,
@@ -145,6 +147,7 @@ def targets_of(batch: DeviceBatch) -> jax.Array:
     # The loader's own column needs no computation.
     if "targets" in batch:
         return batch["targets"]
+    # Labels stand at the place of the id itself, targets at the place that predicts it.
     if "labels" in batch:
         return _with_last_place(batch["labels"][:, 1:])
 
@@ -153,6 +156,8 @@ def targets_of(batch: DeviceBatch) -> jax.Array:
     is_target = jnp.ones_like(next_ids, dtype=bool)
     if "loss_mask" in batch:
         is_target &= batch["loss_mask"][:, 1:].astype(bool)
+    # The first id of a document is not predicted from the one before it. Segment 0 is
+    # padding.
     if "segment_ids" in batch:
         segments = batch["segment_ids"]
         is_target &= (segments[:, 1:] == segments[:, :-1]) & (segments[:, 1:] != 0)
@@ -168,18 +173,19 @@ def _with_last_place(targets: jax.Array) -> jax.Array:
 
 
 def log_probs(logits: jax.Array, targets: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Return log p(target) and log Z of each place, float32[B, T]; both are 0 where
-    there is no target.
+    """Return log p(target) and log Z of each place, float32[B, T].
+
+    Both are 0 where there is no target.
     """
     # The sum of many exponentials in bfloat16 would lose most of its digits.
     logits = logits.astype(jnp.float32)
     is_target = targets != IGNORED
     log_z = jax.nn.logsumexp(logits, axis=-1)
-    ids = jnp.where(is_target, targets, 0)
-    target_logits = jnp.take_along_axis(logits, ids[..., None], axis=-1)[..., 0]
-    return jnp.where(is_target, target_logits - log_z, 0.0), jnp.where(
-        is_target, log_z, 0.0
-    )
+    # -100 is no index: places without a target look id 0 up, which is not used.
+    target_ids = jnp.where(is_target, targets, 0)
+    target_logits = jnp.take_along_axis(logits, target_ids[..., None], axis=-1)[..., 0]
+    log_p = jnp.where(is_target, target_logits - log_z, 0.0)
+    return log_p, jnp.where(is_target, log_z, 0.0)
 
 
 def cross_entropy(
@@ -247,8 +253,9 @@ def focal(
 def _focal_losses(
     log_p: jax.Array, log_z: jax.Array, *, gamma: float, z_loss: float
 ) -> jax.Array:
-    """Return the loss of each place, as of :func:`focal`, from log p of its target
-    and log Z.
+    """Return the loss of each place, as of :func:`focal`.
+
+    It is computed from log p of the place's target and log Z.
     """
     losses = -log_p
     if gamma:
@@ -265,8 +272,9 @@ def over_logits(
     sums: Callable[[jax.Array, jax.Array], _Tree],
     chunk: int | None = None,
 ) -> _Tree:
-    """Return ``sums(logits, targets)``, for hidden states and a head without computing
-    all logits at once.
+    """Return ``sums(logits, targets)`` of an output.
+
+    For hidden states and a head, it is computed without all logits at once.
 
     Args:
         output: Logits (B, T, V), or hidden states (B, T, D) and the head (D, V).
@@ -357,6 +365,7 @@ def language_model(
             # A flat batch is one row.
             hidden = hidden[None]
             targets = targets[None]
+        # Hidden states may be bfloat16 where the head is float32.
         common_type = jnp.promote_types(hidden.dtype, head.dtype)
         sums: HeadSums = head_sums(
             hidden.astype(common_type),

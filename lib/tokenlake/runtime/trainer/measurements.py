@@ -1,6 +1,4 @@
-"""Measurements of a training run: throughput, times, and the share of the peak
-FLOPs.
-"""
+"""Measurements of a run: throughput, times, and the share of the peak FLOPs."""
 
 from __future__ import annotations
 
@@ -74,8 +72,9 @@ class TrainingMetrics:
     others: dict[str, float] = field(default_factory=dict[str, float])
 
     def to_json(self) -> dict[str, Any]:
-        """Return the measurements as JSON values, without unknown ones; numbers that
-        are not finite are null.
+        """Return the measurements as JSON values, without unknown ones.
+
+        Numbers that are not finite are null.
         """
         facts = asdict(self)
         del facts["others"]
@@ -105,12 +104,12 @@ def finite(facts: Mapping[str, Any]) -> dict[str, Any]:
             becomes None.
     """
     json_values: dict[str, Any] = {}
-    for name, value in facts.items():
-        if value is None:
+    for metric_name, metric_value in facts.items():
+        if metric_value is None:
             continue
-        json_values[name] = value
-        if isinstance(value, float) and not math.isfinite(value):
-            json_values[name] = None
+        json_values[metric_name] = metric_value
+        if isinstance(metric_value, float) and not math.isfinite(metric_value):
+            json_values[metric_name] = None
     return json_values
 
 
@@ -121,8 +120,9 @@ one has infinite perplexity.
 
 
 def named(measured: Mapping[str, float]) -> dict[str, float]:
-    """Return means by their public names: ``nll`` is replaced by ``perplexity``, its
-    exponential.
+    """Return means by their public names.
+
+    ``nll`` is replaced by ``perplexity``, its exponential.
     """
     means = dict(measured)
     if "nll" in means:
@@ -184,14 +184,12 @@ class Meter:
         """
         rates: dict[str, float] = {}
         if self._start is not None and self._tokens:
+            # Evaluations and checkpoints do not make training slower.
             seconds = time.perf_counter() - self._start - self._seconds_left_out
             rates["tokens_per_second"] = self._tokens / seconds
             if self._peak_flops is not None:
-                rates["mfu"] = (
-                    rates["tokens_per_second"]
-                    * self._flops_per_token
-                    / self._peak_flops
-                )
+                flops = rates["tokens_per_second"] * self._flops_per_token
+                rates["mfu"] = flops / self._peak_flops
         self.start()
         return rates
 
@@ -216,6 +214,7 @@ def peak_flops(option: float | str | None, precision: str) -> float | None:
         raise ConfigError(
             f"log.peak_flops: got {option!r}, must be a number, 'measure' or null"
         )
+    # The devices of a run are taken to be of one kind, that of the first.
     for prefix, flops in PEAK_FLOPS.items():
         if devices[0].device_kind.startswith(prefix):
             return flops * len(devices)
@@ -242,16 +241,18 @@ def measured_flops(precision: str) -> float:
     """
     # A matrix product is the operation that the data sheets count.
     product = jax.jit(jnp.matmul)
-    size = 256
+    matrix_size = 256
     seconds = 0.0
-    while seconds < _LONG_PRODUCT and size < _LARGEST_SIZE:
-        size *= 2
-        matrix = jax.random.normal(jax.random.key(0), (size, size), precision)
+    while seconds < _LONG_PRODUCT and matrix_size < _LARGEST_SIZE:
+        matrix_size *= 2
+        shape = (matrix_size, matrix_size)
+        matrix = jax.random.normal(jax.random.key(0), shape, precision)
         # The first product compiles; of the others the fastest counts.
         jax.block_until_ready(product(matrix, matrix))
         seconds = math.inf
         for _ in range(_REPETITIONS):
-            start = time.perf_counter()
+            start_time = time.perf_counter()
             jax.block_until_ready(product(matrix, matrix))
-            seconds = min(seconds, time.perf_counter() - start)
-    return 2 * size**3 / seconds
+            seconds = min(seconds, time.perf_counter() - start_time)
+    # size**3 multiplications, and as many additions.
+    return 2 * matrix_size**3 / seconds

@@ -74,8 +74,9 @@ def make_mesh(config: MeshConfig, devices: Sequence[Any] | None = None) -> Mesh:
 
 
 def batch_sharding(mesh: Mesh) -> NamedSharding:
-    """Return the sharding of a batch, for ``tl.DataLoader(sharding=...)``: rows, and
-    with an axis ``context`` ids.
+    """Return the sharding of a batch, for ``tl.DataLoader(sharding=...)``.
+
+    It cuts rows, and with an axis ``context`` also their ids.
 
     Args:
         mesh: Mesh of :func:`make_mesh`.
@@ -115,18 +116,18 @@ def param_shardings(
             it.
     """
     rules = rules or {}
-    names = [path_name(path) for path, _ in jax.tree_util.tree_leaves_with_path(params)]
+    leaves = jax.tree_util.tree_leaves_with_path(params)
+    param_names = [path_name(path) for path, _ in leaves]
     # A rule without effect is a misspelled path, and would leave a large array on every
     # device.
     for pattern in rules:
-        if not any(re.search(pattern, name) for name in names):
+        if not any(re.search(pattern, param_name) for param_name in param_names):
             raise ConfigError(
-                f"mesh.rules: {pattern!r} fits no parameter; there are {', '.join(names)}"
+                f"mesh.rules: {pattern!r} fits no parameter; there are {', '.join(param_names)}"
             )
     # Devices of an axis that nothing uses would all compute the same.
-    if mesh.shape["tensor"] > 1 and not any(
-        "tensor" in axes for axes in rules.values()
-    ):
+    is_tensor_used = any("tensor" in axes for axes in rules.values())
+    if mesh.shape["tensor"] > 1 and not is_tensor_used:
         raise ConfigError(
             f"mesh.tensor: got {mesh.shape['tensor']}, and no rule says which dimensions to cut; expected mesh.rules, "
             "such as {'up': [null, tensor]}"
@@ -160,8 +161,8 @@ def _spec(
 
     # 2. All devices hold parts of the same shape.
     is_divisible = all(
-        axis is None or size % mesh.shape[axis] == 0
-        for axis, size in zip(axes, shape, strict=False)
+        axis is None or dimension_size % mesh.shape[axis] == 0
+        for axis, dimension_size in zip(axes, shape, strict=False)
     )
     if len(axes) > len(shape) or not is_divisible:
         raise ConfigError(
@@ -174,9 +175,10 @@ def _spec(
     fsdp = mesh.shape["fsdp"]
     if fsdp > 1 and "fsdp" not in axes:
         largest: int | None = None
-        for dimension, size in enumerate(shape):
-            can_be_cut = axes[dimension] is None and size > 0 and size % fsdp == 0
-            if can_be_cut and (largest is None or size > shape[largest]):
+        for dimension, dimension_size in enumerate(shape):
+            is_divisible = dimension_size > 0 and dimension_size % fsdp == 0
+            can_be_cut = is_divisible and axes[dimension] is None
+            if can_be_cut and (largest is None or dimension_size > shape[largest]):
                 largest = dimension
         if largest is not None:
             axes[largest] = "fsdp"

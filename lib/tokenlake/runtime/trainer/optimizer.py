@@ -19,8 +19,7 @@ from tokenlake.runtime.trainer.losses import Params
 def make_optimizer(
     config: OptimizerConfig, schedule: optax.Schedule
 ) -> optax.GradientTransformationExtraArgs:
-    """Return an optimizer whose gradients are clipped first if the configuration says
-    so.
+    """Return an optimizer, which clips gradients first if configured so.
 
     Its ``update`` takes ``obj_fn``, the loss as a function of the parameters: Sophia
     differentiates it twice.
@@ -38,11 +37,12 @@ def make_optimizer(
         >>> config = tl.TrainingConfig(optimizer={"name": "adamw", "weight_decay": 0.1})
         >>> optimizer = make_optimizer(config.optimizer, make_schedule(config.schedule, steps=100))
     """
+    # Options left out are not passed on: optax has the defaults of the authors.
     options: dict[str, Any] = {}
-    for name in ("b1", "b2", "eps"):
-        value = getattr(config, name)
-        if value is not None:
-            options[name] = value
+    for option_name in ("b1", "b2", "eps"):
+        option_value = getattr(config, option_name)
+        if option_value is not None:
+            options[option_name] = option_value
     decay = config.weight_decay
     mask = decayed(config.no_decay)
     optimizer: Any
@@ -69,14 +69,17 @@ def make_optimizer(
                 "states; expected adamw, lion, sophia or prodigy (lion keeps one moment instead of two)",
                 field_path="optimizer.name",
             )
+    # Clipping comes first, so that the moments are those of clipped gradients.
     if config.clip is not None:
         optimizer = optax.chain(optax.clip_by_global_norm(config.clip), optimizer)
+    # All accept `obj_fn`, and only Sophia uses it.
     return optax.with_extra_args_support(optimizer)
 
 
 def decayed(no_decay: tuple[str, ...]) -> Callable[[Params], Any]:
-    """Return the function from parameters to a pytree of bool that says which have
-    weight decay.
+    """Return the function that says which parameters have weight decay.
+
+    It takes parameters and returns a pytree of bool.
 
     Args:
         no_decay: Regular expressions; parameters whose path one of them matches have
@@ -87,8 +90,8 @@ def decayed(no_decay: tuple[str, ...]) -> Callable[[Params], Any]:
         return jax.tree_util.tree_map_with_path(has_decay, params)
 
     def has_decay(path: tuple[Any, ...], _leaf: Any) -> bool:
-        name = path_name(path)
-        return not any(re.search(pattern, name) for pattern in no_decay)
+        param_name = path_name(path)
+        return not any(re.search(pattern, param_name) for pattern in no_decay)
 
     return mask
 
@@ -114,13 +117,13 @@ def make_schedule(config: ScheduleConfig, steps: int) -> optax.Schedule:
         >>> round(float(schedule(10)), 6)
         0.001
     """
-    end = config.steps or steps
-    if config.name != "constant" and config.warmup >= end:
+    end_step = config.steps or steps
+    if config.name != "constant" and config.warmup >= end_step:
         raise ConfigError(
-            f"schedule.warmup: got {config.warmup} steps of {end}; expected fewer than the schedule has",
+            f"schedule.warmup: got {config.warmup} steps of {end_step}; expected fewer than the schedule has",
             field_path="schedule.warmup",
         )
-    fall = _after_warmup(config, end - config.warmup)
+    fall = _after_warmup(config, end_step - config.warmup)
     if not config.warmup:
         return fall
     rise = optax.linear_schedule(0.0, config.peak, config.warmup)
@@ -157,18 +160,21 @@ def _after_warmup(config: ScheduleConfig, steps: int) -> optax.Schedule:
 
 
 def _cosine_restarts(config: ScheduleConfig, steps: int) -> optax.Schedule:
-    """Return half cosines of equal length, each of which begins at the peak
-    (equation 5 of the cosine's paper).
+    """Return half cosines of equal length, each of which begins at the peak.
+
+    They follow equation 5 of the cosine's paper.
     """
     if config.cycles > steps:
         raise ConfigError(
             f"schedule.cycles: got {config.cycles} in {steps} steps; expected at most one for each step",
             field_path="schedule.cycles",
         )
+    # Steps are whole numbers: the lengths of two cycles differ by at most one.
     starts = [steps * cycle // config.cycles for cycle in range(config.cycles + 1)]
     half_cosines: list[optax.Schedule] = []
-    for start, end in pairwise(starts):
+    for start_step, end_step in pairwise(starts):
+        cycle_steps = end_step - start_step
         half_cosines.append(
-            optax.cosine_decay_schedule(config.peak, end - start, alpha=config.floor)
+            optax.cosine_decay_schedule(config.peak, cycle_steps, alpha=config.floor)
         )
     return optax.join_schedules(half_cosines, starts[1:-1])

@@ -23,14 +23,16 @@ from tokenlake.runtime.trainer.losses import (
     targets_of,
 )
 
+# Columns that tell ids of a document from padding.
 _MASKS: Final = ("attention_mask", "segment_ids")
 
 
 def dpo_losses(
     chosen: jax.Array, rejected: jax.Array, *, beta: float, smoothing: float = 0.0
 ) -> jax.Array:
-    """Return -log sigmoid(beta * (chosen - rejected)) of each pair (Rafailov et al.
-    2023, equation 7), float32[B].
+    """Return -log sigmoid(beta * (chosen - rejected)) of each pair, float32[B].
+
+    It is equation 7 of Rafailov et al. 2023.
 
     Args:
         chosen: Log-probability under the model minus that under the reference, of the
@@ -40,15 +42,17 @@ def dpo_losses(
         smoothing: Share of pairs that are the wrong way round (Mitchell 2023,
             "conservative DPO").
     """
+    # A pair is the right way round with probability 1 - smoothing.
     margin = beta * (chosen - rejected)
-    return -(1 - smoothing) * jax.nn.log_sigmoid(
-        margin
-    ) - smoothing * jax.nn.log_sigmoid(-margin)
+    log_p_right = jax.nn.log_sigmoid(margin)
+    log_p_wrong = jax.nn.log_sigmoid(-margin)
+    return -(1 - smoothing) * log_p_right - smoothing * log_p_wrong
 
 
 def orpo_losses(chosen: jax.Array, rejected: jax.Array, *, beta: float) -> jax.Array:
-    """Return NLL(chosen) - beta * log sigmoid(log odds ratio) of each pair (Hong et al.
-    2024, equations 6 and 7).
+    """Return NLL(chosen) - beta * log sigmoid(log odds ratio) of each pair.
+
+    The result is float32[B], by equations 6 and 7 of Hong et al. 2024.
 
     Args:
         chosen: Mean log-probability of a target of the better answer, float32[B], below
@@ -76,8 +80,9 @@ def kto_losses(
     desirable: float = 1.0,
     undesirable: float = 1.0,
 ) -> jax.Array:
-    """Return lambda_y - v(x, y) of each completion (Ethayarajh et al. 2024, equation
-    8), float32[B].
+    """Return lambda_y - v(x, y) of each completion, float32[B].
+
+    It is equation 8 of Ethayarajh et al. 2024.
 
     Args:
         rewards: Log-probability under the model minus that under the reference,
@@ -125,20 +130,21 @@ def mismatched(batch: DeviceBatch) -> DeviceBatch:
 
     # Step 1. All are int32[B]; a row without a target has a count of 0.
     is_target = targets != IGNORED
-    first = jnp.argmax(is_target, axis=1)
-    last = length - 1 - jnp.argmax(is_target[:, ::-1], axis=1)
-    count = jnp.where(is_target.any(axis=1), last - first + 1, 0)
+    first_place = jnp.argmax(is_target, axis=1)
+    last_place = length - 1 - jnp.argmax(is_target[:, ::-1], axis=1)
+    target_count = jnp.where(is_target.any(axis=1), last_place - first_place + 1, 0)
 
     # Step 2. All are int32[B, T].
-    distance = jnp.arange(length)[None] - first[:, None]
-    place_in_next = jnp.clip(jnp.roll(first, -1)[:, None] + distance, 0, length - 1)
+    distance = jnp.arange(length)[None] - first_place[:, None]
+    next_first_place = jnp.roll(first_place, -1)[:, None]
+    place_in_next = jnp.clip(next_first_place + distance, 0, length - 1)
     next_ids = jnp.take_along_axis(jnp.roll(ids, -1, axis=0), place_in_next, axis=1)
     next_targets = jnp.take_along_axis(
         jnp.roll(targets, -1, axis=0), place_in_next, axis=1
     )
 
     # Step 3. An id of the answer stands one place after the place that predicts it.
-    next_count = jnp.where(count > 0, jnp.roll(count, -1), 0)[:, None]
+    next_count = jnp.where(target_count > 0, jnp.roll(target_count, -1), 0)[:, None]
     is_answer_id = (distance >= 1) & (distance <= next_count)
     predicts_answer = (distance >= 0) & (distance < next_count)
     columns = {
@@ -146,9 +152,9 @@ def mismatched(batch: DeviceBatch) -> DeviceBatch:
         "input_ids": jnp.where(is_answer_id, next_ids, ids),
         "targets": jnp.where(predicts_answer, next_targets, IGNORED),
     }
-    for name in _MASKS:
-        if name in batch:
-            columns[name] = jnp.where(is_answer_id, 1, batch[name])
+    for column_name in _MASKS:
+        if column_name in batch:
+            columns[column_name] = jnp.where(is_answer_id, 1, batch[column_name])
     return columns
 
 
@@ -156,9 +162,9 @@ def _part(batch: DeviceBatch, prefix: str) -> dict[str, jax.Array]:
     """Return the columns of one answer, without their prefix."""
     # `chosen_input_ids` becomes `input_ids`, the name that a model knows.
     columns: dict[str, jax.Array] = {}
-    for name, value in batch.items():
-        if name.startswith(prefix):
-            columns[name.removeprefix(prefix)] = value
+    for column_name, column in batch.items():
+        if column_name.startswith(prefix):
+            columns[column_name.removeprefix(prefix)] = column
     if "input_ids" not in columns:
         raise ConfigError(
             f"the batch has no column {prefix}input_ids; expected that of a preference dataset, got {', '.join(batch)}"
@@ -181,12 +187,12 @@ def _row_sums(
 def _row_means(
     apply: Apply, params: Params, batch: DeviceBatch, chunk: int | None
 ) -> jax.Array:
-    """Return the mean of log p over the targets of each row, float32[B]; 0 for a row
-    without targets.
+    """Return the mean of log p over the targets of each row, float32[B].
+
+    A row without targets has 0.
     """
-    return _row_sums(apply, params, batch, chunk) / jnp.maximum(
-        _target_counts(batch), 1
-    )
+    target_counts = jnp.maximum(_target_counts(batch), 1)
+    return _row_sums(apply, params, batch, chunk) / target_counts
 
 
 def _gains_over(
@@ -196,18 +202,17 @@ def _gains_over(
     batch: DeviceBatch,
     chunk: int | None,
 ) -> jax.Array:
-    """Return log p of each row under the model minus that under the reference,
-    float32[B].
+    """Return the gain of each row over the reference, float32[B].
+
+    It is log p under the model minus that under the reference.
     """
     # Parameters that the step donates cannot serve as reference later.
     if reference is None:
         raise ConfigError(
             "the loss compares with a reference, got none; expected reference=params of the start"
         )
-    reference_log_p = _row_sums(apply, reference, batch, chunk)
-    return _row_sums(apply, params, batch, chunk) - jax.lax.stop_gradient(
-        reference_log_p
-    )
+    reference_log_p = jax.lax.stop_gradient(_row_sums(apply, reference, batch, chunk))
+    return _row_sums(apply, params, batch, chunk) - reference_log_p
 
 
 def _target_counts(batch: DeviceBatch) -> jax.Array:
@@ -228,7 +233,7 @@ def _summed(losses: jax.Array, is_real: jax.Array, **parts: jax.Array) -> Sums:
     return Sums(
         loss=jnp.sum(losses * weights),
         weight=jnp.sum(weights),
-        parts={name: jnp.sum(value * weights) for name, value in parts.items()},
+        parts={name: jnp.sum(values * weights) for name, values in parts.items()},
     )
 
 
@@ -274,8 +279,9 @@ def dpo(
 
 
 def orpo(apply: Apply, *, beta: float = 0.1, chunk: int | None = None) -> Objective:
-    """Return the objective of :func:`orpo_losses`, the mean over pairs; it needs no
-    reference.
+    """Return the objective of :func:`orpo_losses`, the mean over pairs.
+
+    It needs no reference.
 
     Parts: ``nll``, of a target of the better answer; ``accuracy``, pairs in which that
     is the likelier one.
@@ -357,21 +363,22 @@ class _Kto(WholeBatchObjective):
     def widen(self, batch: DeviceBatch) -> DeviceBatch:
         # The columns of mismatched answers are made before the batch is cut: the next
         # row may be in another part.
-        part = _part(batch, _COMPLETION)
-        if len(part["input_ids"]) < 2:
+        completion = _part(batch, _COMPLETION)
+        if len(completion["input_ids"]) < 2:
             raise ConfigError(
                 "kto: got one row, expected two or more: z0 is estimated from answers of other rows"
             )
         columns = dict(batch)
-        for name, value in mismatched(part).items():
-            columns[f"{_MISMATCHED}{name}"] = value
+        for column_name, column in mismatched(completion).items():
+            columns[f"{_MISMATCHED}{column_name}"] = column
         return columns
 
     def shared_sums(
         self, params: Params, part: DeviceBatch, reference: Params | None
     ) -> SharedSums:
-        """Return the sum of the gains of mismatched answers and the number of rows,
-        float32[] each.
+        """Return the sum of the gains of mismatched answers, and the row count.
+
+        Both are float32[].
         """
         is_real = _target_counts(_part(part, _COMPLETION)) > 0
         gains = self._gains(params, reference, _part(part, _MISMATCHED))
@@ -386,7 +393,7 @@ class _Kto(WholeBatchObjective):
     ) -> Sums:
         # z0 is a divergence, and its estimate is cut off at 0.
         total, rows = shared
-        kl = jnp.maximum(total / jnp.maximum(rows, 1), 0)
+        divergence = jnp.maximum(total / jnp.maximum(rows, 1), 0)
         completion = _part(part, _COMPLETION)
         is_real = _target_counts(completion) > 0
         good = part["label"].astype(bool)
@@ -394,7 +401,7 @@ class _Kto(WholeBatchObjective):
         losses = kto_losses(
             rewards,
             good,
-            kl,
+            divergence,
             beta=self.beta,
             desirable=self.desirable,
             undesirable=self.undesirable,
@@ -403,7 +410,7 @@ class _Kto(WholeBatchObjective):
             losses,
             is_real,
             accuracy=(rewards > 0) == good,
-            kl=jnp.broadcast_to(kl, is_real.shape),
+            kl=jnp.broadcast_to(divergence, is_real.shape),
         )
 
     def _gains(

@@ -1,5 +1,6 @@
-"""One training step, to be compiled: the gradients of the parts of a batch are
-summed, and update the parameters.
+"""One training step, to be compiled: it updates the parameters.
+
+The gradients of the parts of a batch are summed for that.
 """
 
 from __future__ import annotations
@@ -75,7 +76,10 @@ def _cast(params: Params, precision: str) -> Params:
     """Return parameters with their float32 arrays converted to another type."""
 
     def cast_leaf(leaf: jax.Array) -> jax.Array:
-        return leaf.astype(precision) if leaf.dtype == jnp.float32 else leaf
+        # Integers, and types that the run was given on purpose, stay.
+        if leaf.dtype != jnp.float32:
+            return leaf
+        return leaf.astype(precision)
 
     return jax.tree.map(cast_leaf, params)
 
@@ -83,8 +87,9 @@ def _cast(params: Params, precision: str) -> Params:
 @final
 @dataclass(frozen=True, eq=False)  # JAX keys compiled functions by the object
 class _LoweredWholeBatch(WholeBatchObjective):
-    """Objective with a term over the whole batch, in another precision; see
-    :func:`lowered`.
+    """Objective with a term over the whole batch, in another precision.
+
+    It is made by :func:`lowered`.
 
     Attributes:
         objective: Objective of float32 parameters.
@@ -115,13 +120,14 @@ class _LoweredWholeBatch(WholeBatchObjective):
 
 
 def means(sums: Sums) -> Means:
-    """Return the means of sums: ``loss`` and the parts; all are 0 for a batch of
-    padding, which has no weight.
+    """Return the means of sums: ``loss`` and the parts.
+
+    All are 0 for a batch of padding, which has no weight.
     """
     weight = jnp.where(sums.weight > 0, sums.weight, 1)
     means_by_name = {"loss": sums.loss / weight}
-    for name, value in sums.parts.items():
-        means_by_name[name] = value / weight
+    for part_name, part_sum in sums.parts.items():
+        means_by_name[part_name] = part_sum / weight
     return means_by_name
 
 
@@ -133,12 +139,13 @@ def make_step(
     accumulate: int,
     ema: float,
 ) -> StepFunction:
-    """Return the function from a state, the reference and a batch to the next state and
-    the measurements.
+    """Return the function that takes one training step.
 
-    The mean is over the targets of the whole batch. A term over the whole batch, such as z0 of KTO, is the same for all
-    parts (:class:`~tokenlake.runtime.trainer.losses.WholeBatchObjective`). Therefore accumulation changes nothing but
-    rounding::
+    It maps a state, the reference and a batch to the next state and the measurements.
+    The mean is over the targets of the whole batch. A term over the whole batch, such
+    as z0 of KTO, is the same for all parts
+    (:class:`~tokenlake.runtime.trainer.losses.WholeBatchObjective`). Therefore
+    accumulation changes nothing but rounding::
 
         gradient of the mean loss = (sum over parts of the gradient of the part's sum) / (sum over parts of weights)
 
@@ -172,8 +179,9 @@ def make_step(
 
         # The update.
         def first_part_loss(params: Params) -> jax.Array:
-            """Return the mean loss of the first part, which Sophia differentiates
-            twice.
+            """Return the mean loss of the first part.
+
+            Sophia differentiates it twice.
             """
             return means(part_objective(params, _first(parts), reference))["loss"]
 
@@ -184,6 +192,7 @@ def make_step(
 
         # The measurements.
         measured = means(sums)
+        # The running mean begins at the first loss, and not at 0.
         loss = measured["loss"]
         loss_ema = jnp.where(
             state.step == 0, loss, ema * state.loss_ema + (1 - ema) * loss
@@ -197,7 +206,8 @@ def make_step(
         measured["grad_norm"] = grad_norm
         measured["learning_rate"] = jnp.asarray(schedule(state.step), jnp.float32)
 
-        # The first steps with a loss or a gradient that is not finite.
+        # The first steps with a loss or a gradient that is not finite. They are counted
+        # from 1, so that 0 means none.
         next_step = state.step + 1
         is_bad = ~jnp.isfinite(jnp.stack([loss, grad_norm]))
         bad_steps = jnp.where(
@@ -243,8 +253,9 @@ _Sum = TypeVar("_Sum")
 def _added_up(
     function: Callable[[DeviceBatch], _Sum], parts: DeviceBatch, count: int
 ) -> _Sum:
-    """Return the sum of a function over the parts, one after the other, in the memory
-    of one.
+    """Return the sum of a function over the parts.
+
+    The parts come one after the other, in the memory of one.
 
     Args:
         function: Function from a part to a pytree of arrays.
@@ -257,6 +268,7 @@ def _added_up(
     def add(total: _Sum, part: DeviceBatch) -> tuple[_Sum, None]:
         return jax.tree.map(jnp.add, total, function(part)), None
 
+    # The sums begin at zeros, whose shapes are known without computing a part.
     shapes = jax.eval_shape(function, _first(parts))
     zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
     total, _ = jax.lax.scan(add, zeros, parts)
@@ -265,7 +277,7 @@ def _added_up(
 
 def _first(parts: DeviceBatch) -> dict[str, jax.Array]:
     """Return the columns of the first part."""
-    return {name: value[0] for name, value in parts.items()}
+    return {name: column[0] for name, column in parts.items()}
 
 
 def _split(batch: DeviceBatch, accumulate: int) -> dict[str, jax.Array]:
@@ -285,4 +297,4 @@ def _split(batch: DeviceBatch, accumulate: int) -> dict[str, jax.Array]:
             value.reshape(rows // accumulate, accumulate, *value.shape[1:]), 1, 0
         )
 
-    return {name: split(name, value) for name, value in batch.items()}
+    return {name: split(name, column) for name, column in batch.items()}

@@ -1,5 +1,6 @@
-"""The training loop: each batch of the loader is one compiled step, and callbacks
-run between steps.
+"""The training loop: each batch of the loader is one compiled step.
+
+Callbacks run between steps.
 """
 
 from __future__ import annotations
@@ -89,6 +90,7 @@ def make_objective(config: LossConfig, apply: Apply) -> Objective:
             undesirable=config.undesirable,
             chunk=config.chunk,
         )
+    # Cross-entropy is the focal loss with an exponent of 0.
     gamma = 0.0
     if config.name == "focal":
         gamma = config.gamma
@@ -196,7 +198,7 @@ class Trainer:
         self._objective = lowered(
             objective or make_objective(config.loss, apply), config.precision
         )
-        step = make_step(
+        step_function = make_step(
             self._objective,
             optimizer,
             schedule,
@@ -205,7 +207,7 @@ class Trainer:
         )
         shardings = jax.tree.map(lambda leaf: leaf.sharding, self.state)
         self._step = jax.jit(
-            step, donate_argnums=0, out_shardings=(shardings, self._everywhere)
+            step_function, donate_argnums=0, out_shardings=(shardings, self._everywhere)
         )
         self._evaluate = jax.jit(self._objective)
 
@@ -230,8 +232,9 @@ class Trainer:
     def from_config(
         cls, config: ConfigSource, apply: Apply, params: Params, **options: Any
     ) -> Self:
-        """Return a trainer that opens the data and the held-out sets that its
-        configuration names.
+        """Return a trainer that opens the data that its configuration names.
+
+        It opens the held-out sets, too.
 
         Args:
             config: Configuration with section `data`, mapping of its keys, or path of a
@@ -287,14 +290,17 @@ class Trainer:
                 self._check_end()
             self._tell("on_train_end")
         finally:
+            # Also after an error: the threads of the loader end, and a checkpoint that
+            # is being written is finished.
             self.loader.close()
             if self._checkpoints is not None:
                 self._checkpoints.wait()
         return self.metrics
 
     def evaluate(self) -> dict[str, dict[str, float]]:
-        """Return the metrics of the held-out sets: tag -> loss, perplexity,
-        accuracy, ..., means over all targets.
+        """Return the metrics of the held-out sets: tag -> name -> value.
+
+        The values are means over all targets: loss, perplexity, accuracy, ...
         """
         return {
             tag: self._evaluate_set(tag, loader)
@@ -302,8 +308,9 @@ class Trainer:
         }
 
     def save(self) -> None:
-        """Write a checkpoint in the background, unless the run has no folder or the
-        step has one already.
+        """Write a checkpoint in the background, unless the step has one already.
+
+        A run without a folder for checkpoints writes none.
 
         Raises:
             DivergedError: A loss, a gradient or an array is not finite. Nothing is
@@ -311,8 +318,10 @@ class Trainer:
         """
         if self._checkpoints is None:
             return
+        # The time of a checkpoint is not that of training.
         with self._meter.left_out():
             self._check_steps(jax.device_get(self.state.bad_steps))
+            # The end of a run may be a step that was saved already.
             if self._checkpoints.holds(self.step):
                 return
             arrays = saved_arrays(self.state)
@@ -352,6 +361,7 @@ class Trainer:
     def _take_step(self, batch: Mapping[str, Any]) -> None:
         self._tell("on_step_begin")
         is_first = not self._meter.running
+        # The new state takes the memory of the old one, which nobody may read any more.
         self.state, measured = self._step(
             self.state, self._reference, self._placed(batch)
         )
@@ -359,38 +369,41 @@ class Trainer:
 
         # Count the places that the model is given, padding included. A prompt column is
         # left out: the ids of the prompt are in the answers too.
-        for name, values in batch.items():
-            if name.endswith("input_ids") and not name.startswith("prompt"):
-                self._meter.add(values.size)
+        for column_name, column in batch.items():
+            is_prompt = column_name.startswith("prompt")
+            if column_name.endswith("input_ids") and not is_prompt:
+                self._meter.add(column.size)
         if is_first:
             # Rates are measured from the end of compilation on.
             jax.block_until_ready(measured)
             self._meter.start()
 
+        # Both wait for the devices, and are therefore not done at every step. The last
+        # step always has them, so that a run ends with its figures.
         is_last = self.step == self.steps
-        if is_last or self.step % self.config.log.every == 0:
+        is_log_due = is_last or self.step % self.config.log.every == 0
+        is_evaluation_due = is_last or self.step % self.config.evaluation.every == 0
+        if is_log_due:
             self._log(measured)
-        if self.evaluation and (
-            is_last or self.step % self.config.evaluation.every == 0
-        ):
+        if self.evaluation and is_evaluation_due:
             with self._meter.left_out():
                 self._check_steps(jax.device_get(self.state.bad_steps))
                 self._tell("on_evaluate", self.evaluate())
         self._tell("on_step_end")
 
     def _placed(self, batch: Mapping[str, Any]) -> DeviceBatch:
-        """Return a batch on the devices of the mesh, without fields that are not
-        numbers.
+        """Return a batch on the devices of the mesh.
+
+        Fields that are not numbers are left out.
         """
+        devices = self._rows.device_set
         placed: dict[str, jax.Array] = {}
-        for name, value in batch.items():
-            if (
-                isinstance(value, jax.Array)
-                and value.sharding.device_set == self._rows.device_set
-            ):
-                placed[name] = value
-            elif isinstance(value, np.ndarray | jax.Array):
-                placed[name] = self._cut_over_devices(name, value)
+        for field_name, field in batch.items():
+            # A loader with a sharding has put its columns there already.
+            if isinstance(field, jax.Array) and field.sharding.device_set == devices:
+                placed[field_name] = field
+            elif isinstance(field, np.ndarray | jax.Array):
+                placed[field_name] = self._cut_over_devices(field_name, field)
         return placed
 
     def _cut_over_devices(self, name: str, value: np.ndarray | jax.Array) -> jax.Array:
@@ -402,36 +415,44 @@ class Trainer:
                 f"expected a multiple of {parts} rows: give the loader drop_last=True, or a sharding of "
                 "tokenlake.trainer.batch_sharding"
             )
+        # One value for each row, such as a label, has no ids that `context` could cut.
         if value.ndim == 1:
             return jax.device_put(value, row_sharding(self.mesh))
         return jax.device_put(value, self._rows)
 
     def _log(self, measured: Means) -> None:
+        # All numbers are read at once: each transfer waits for the devices.
         numbers, bad_steps = jax.device_get((measured, self.state.bad_steps))
         self._check_steps(bad_steps)
-        numbers_by_name = {name: float(number) for name, number in numbers.items()}
+        means_by_name = {name: float(number) for name, number in numbers.items()}
+        metrics = named(means_by_name) | self._meter.rates()
 
         # Numbers that TrainingMetrics has no attribute for are the objective's own.
-        known: dict[str, float] = {}
-        others: dict[str, float] = {}
-        for name, number in (named(numbers_by_name) | self._meter.rates()).items():
-            if name in _MEASURED:
-                known[name] = number
+        known_metrics: dict[str, float] = {}
+        other_metrics: dict[str, float] = {}
+        for metric_name, number in metrics.items():
+            if metric_name in _MEASURED:
+                known_metrics[metric_name] = number
             else:
-                others[name] = number
-        self.metrics = TrainingMetrics(step=self.step, **known, others=others)
+                other_metrics[metric_name] = number
+        self.metrics = TrainingMetrics(
+            step=self.step, **known_metrics, others=other_metrics
+        )
         self._tell("on_log", self.metrics)
 
     def _evaluate_set(self, tag: str, loader: BatchLoader) -> dict[str, float]:
-        """Return the metrics of a held-out set, means over the targets of its
-        batches.
+        """Return the metrics of a held-out set.
+
+        They are means over the targets of its batches.
         """
+        # The sums of batches add up on the devices, and only the means are read.
         total: Sums | None = None
         for count, batch in enumerate(from_beginning(loader, self._beginnings[tag]), 1):
             sums = self._evaluate(self.params, self._placed(batch), self._reference)
             total = sums if total is None else jax.tree.map(jnp.add, total, sums)
             if count == self.config.evaluation.batches:
                 break
+        # `evaluation.batches` may end the pass early, while threads read ahead.
         loader.close()
         if total is None:
             raise ConfigError(
@@ -443,17 +464,21 @@ class Trainer:
     # -- numbers that are not finite
 
     def _check_end(self) -> None:
-        """Check the last step and its parameters; where there are checkpoints,
-        saving checked the parameters.
+        """Check the last step and its parameters.
+
+        Where there are checkpoints, saving checked the parameters.
         """
         self._check_steps(jax.device_get(self.state.bad_steps))
         if self._checkpoints is None:
             self._check_arrays(saved_arrays(self.state))
 
     def _check_steps(self, bad_steps: np.ndarray) -> None:
-        """Raise DivergedError if the loss or the gradient norm of a step was not
-        finite.
+        """Raise DivergedError if a step was not finite.
+
+        Its loss and its gradient norm are checked.
         """
+        # Steps count from 1 here: 0 means that all numbers were finite. The earlier of
+        # both steps is the cause, the other one its consequence.
         loss_step = int(bad_steps[0])
         gradient_step = int(bad_steps[1])
         if not loss_step and not gradient_step:
@@ -465,15 +490,16 @@ class Trainer:
         )
 
     def _check_arrays(self, arrays: Mapping[str, ArrayFacts]) -> None:
-        """Raise DivergedError if a parameter or a moment is not finite that was
-        finite at the start.
+        """Raise DivergedError if a parameter or a moment is not finite.
+
+        An array that was not finite at the start may stay so.
         """
-        names = sorted(_not_finite(arrays) - self._unbounded)
-        if not names:
+        array_names = sorted(_not_finite(arrays) - self._unbounded)
+        if not array_names:
             return
-        arrays_named = names[0]
-        if len(names) > 1:
-            arrays_named = f"{names[0]} and {len(names) - 1} more"
+        arrays_named = array_names[0]
+        if len(array_names) > 1:
+            arrays_named = f"{array_names[0]} and {len(array_names) - 1} more"
         raise self._diverged(
             self.step,
             f"{arrays_named} is not finite after it, while loss and gradient were",
@@ -504,6 +530,8 @@ class Trainer:
         self, params: Params, optimizer: optax.GradientTransformationExtraArgs
     ) -> TrainState:
         """Return the state before the first step, on the devices of the mesh."""
+        # The optimizer makes its moments of parameters that are in their places, so
+        # that they lie beside these.
         placed_params = self._copied(params)
         return TrainState(
             step=self._put_everywhere(jnp.zeros((), jnp.int32)),
@@ -534,8 +562,9 @@ class Trainer:
         return self._put_everywhere(leaf)
 
     def _configured_callbacks(self) -> list[Callback]:
-        """Return the callbacks that the configuration asks for; only the first
-        process writes logs.
+        """Return the callbacks that the configuration asks for.
+
+        Only the first process writes logs.
         """
         config = self.config
         callbacks: list[Callback] = []
@@ -554,6 +583,7 @@ class Trainer:
                 callbacks.append(JsonlLog(config.log.jsonl))
             if config.log.tensorboard is not None:
                 callbacks.append(TensorBoardLog(config.log.tensorboard))
+        # It comes last: a checkpoint has the states of the others after its step.
         if config.checkpoint.folder is not None:
             callbacks.append(CheckpointCallback(config.checkpoint.every))
         return callbacks
@@ -570,19 +600,22 @@ class Trainer:
         metrics = restored.facts.get("metrics")
         if metrics is not None:
             self.metrics = TrainingMetrics(**metrics)
+        # A callback that the earlier run did not have begins without a state.
         states = restored.facts["callbacks"]
-        for name, callback in self._named_callbacks():
-            if name in states:
-                callback.set_state(states[name])
+        for callback_name, callback in self._named_callbacks():
+            if callback_name in states:
+                callback.set_state(states[callback_name])
 
     def _check_same_run(self, step: int, facts: Mapping[str, Any]) -> None:
         """Raise ConfigError if the facts of a checkpoint are those of another run."""
+        # Every option that differs is named, so that one attempt is enough to fix all.
         recorded = facts["run"]
         problems: list[str] = []
-        for name, value in self._run_facts().items():
-            if recorded.get(name) != value:
+        for option_name, option_value in self._run_facts().items():
+            recorded_value = recorded.get(option_name)
+            if recorded_value != option_value:
                 problems.append(
-                    f"{name} is {json.dumps(recorded.get(name))} there and {json.dumps(value)} here"
+                    f"{option_name} is {json.dumps(recorded_value)} there and {json.dumps(option_value)} here"
                 )
         if problems:
             assert self._checkpoints is not None
@@ -593,23 +626,29 @@ class Trainer:
             )
 
     def _facts(self) -> dict[str, Any]:
-        """Return the facts of a checkpoint: identity of the run, states of
-        callbacks, and the last measurement.
+        """Return the facts of a checkpoint.
+
+        They are the identity of the run, the states of callbacks, and the last
+        measurement.
         """
+        # Most callbacks have no state, and no entry.
         states: dict[str, Any] = {}
-        for name, callback in self._named_callbacks():
+        for callback_name, callback in self._named_callbacks():
             state = callback.get_state()
             if state:
-                states[name] = state
+                states[callback_name] = state
         metrics = None
         if self.metrics is not None:
             metrics = asdict(self.metrics)
         return {"run": self._run_facts(), "callbacks": states, "metrics": metrics}
 
     def _run_facts(self) -> dict[str, Any]:
-        """Return the options that decide the numbers of a run: only a run with the
-        same ones may resume it.
+        """Return the options that decide the numbers of a run.
+
+        Only a run with the same ones may resume it.
         """
+        # A schedule without an end of its own ends with the run, whose length decides
+        # its rates.
         schedule = self.config.schedule.acting
         if "steps" in schedule:
             schedule["steps"] = self.config.schedule.steps or self.steps
@@ -637,14 +676,13 @@ class Trainer:
 
 
 _MEASURED: Final = frozenset(TrainingMetrics.__dataclass_fields__) - {"step", "others"}
-
-
 """Measurements that TrainingMetrics has an attribute for."""
 
 
 def _total_steps(config: TrainingConfig, loader: BatchLoader) -> int:
-    """Return the number of steps of the whole run: the configured one, or that of
-    the loader.
+    """Return the number of steps of the whole run.
+
+    It is the configured one, or that of the loader.
     """
     if config.steps is not None:
         return config.steps
@@ -658,11 +696,13 @@ def _total_steps(config: TrainingConfig, loader: BatchLoader) -> int:
 
 
 def _flops_per_token(config: TrainingConfig, params: Params) -> float:
-    """Return the FLOPs of a step per token: the configured number, or 6 per
-    parameter (Kaplan et al. 2020).
+    """Return the FLOPs of a step per token.
+
+    It is the configured number, or 6 per parameter (Kaplan et al. 2020).
     """
     if config.log.flops_per_token is not None:
         return config.log.flops_per_token
+    # Two for each parameter in the forward pass, and four in the backward pass.
     return 6.0 * sum(leaf.size for leaf in jax.tree.leaves(params))
 
 
@@ -674,23 +714,25 @@ def _checkpoints_of(config: TrainingConfig) -> Checkpoints | None:
 
 
 def _hooks_of(callbacks: Iterable[Callback]) -> dict[str, list[Callable[..., None]]]:
-    """Return hook -> methods of the callbacks that define it; hooks of the base
-    class do nothing and are left out.
+    """Return hook -> methods of the callbacks that define it.
+
+    Hooks of the base class do nothing and are left out.
     """
     hooks: dict[str, list[Callable[..., None]]] = {}
-    for name, base_method in vars(Callback).items():
-        if name.startswith("on_"):
-            hooks[name] = [
-                getattr(callback, name)
+    for hook_name, base_method in vars(Callback).items():
+        if hook_name.startswith("on_"):
+            hooks[hook_name] = [
+                getattr(callback, hook_name)
                 for callback in callbacks
-                if getattr(type(callback), name) is not base_method
+                if getattr(type(callback), hook_name) is not base_method
             ]
     return hooks
 
 
 def _copied(tree: Params) -> Params:
-    """Return copies of arrays: a compiled step reuses the memory of its state, so
-    nobody else may hold it.
+    """Return copies of arrays, for a compiled step.
+
+    The step reuses the memory of its state, so nobody else may hold it.
     """
     return jax.tree.map(lambda leaf: jnp.array(leaf, copy=True), tree)
 
