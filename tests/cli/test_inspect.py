@@ -296,6 +296,17 @@ def test_init_with_a_tokenizer_that_cannot_be_used_writes_nothing(
     assert not path.exists()
 
 
+@pytest.mark.parametrize("name", ["missing", "tokenizer.json"])
+def test_init_with_a_tokenizer_that_is_missing_writes_nothing(
+    tmp_path: Path, lines: Path, capsys: Output, name: str
+) -> None:
+    path = tmp_path / "new.yaml"
+    tokenizer = ["--tokenizer", str(tmp_path / name)]
+    assert main(["init", str(path), "--data", str(lines), *tokenizer]) == 2
+    assert "no such file or directory" in capsys.readouterr().err
+    assert not path.exists()
+
+
 def test_nothing_is_replaced_and_nothing_is_written_for_what_cannot_be_built(
     lines: Path, tmp_path: Path, capsys: Output
 ) -> None:

@@ -30,7 +30,7 @@ from tokenlake.etl.introspection.introspector import inspect as inspect_source
 from tokenlake.etl.introspection.proposal import SEQ_LENGTH
 from tokenlake.etl.reports import Table, facts, label
 from tokenlake.etl.reports.terminal import near, print_table, stdout
-from tokenlake.etl.tokenizers import load_tokenizer
+from tokenlake.etl.tokenizers import has_form_of_hub_id, load_tokenizer
 from tokenlake.runtime.store.outputs import require_outside_stores
 from tokenlake.runtime.store.schemes import default_store
 
@@ -97,10 +97,13 @@ def init(
         if may_ask:
             store = _ask("Store for the versions?", store)
 
-    # A tokenizer of this machine that cannot be used is an error now, not in the first
-    # command after this one.
-    if tokenizer is not None and Path(tokenizer).expanduser().exists():
-        load_tokenizer(tokenizer)
+    # A tokenizer of this machine that is missing or cannot be used is an error now, not
+    # in the first command after this one. A Hub id is not looked up, which needs the
+    # network.
+    if tokenizer is not None:
+        is_path = Path(tokenizer).expanduser().exists()
+        if is_path or not has_form_of_hub_id(tokenizer):
+            load_tokenizer(tokenizer)
     introspector = DatasetIntrospector(
         data, type=type, tokenizer=tokenizer, seq_length=seq_length
     )

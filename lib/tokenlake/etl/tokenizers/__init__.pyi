@@ -8,6 +8,7 @@ from tokenlake.etl.tokenizers.encoder import Encoder as Encoder
 from tokenlake.etl.tokenizers.encoder import SpecialScan as SpecialScan
 from tokenlake.etl.tokenizers.backends import ReferenceBackend as ReferenceBackend
 from tokenlake.etl.tokenizers.files import TokenizerFiles as TokenizerFiles
+from tokenlake.etl.tokenizers.files import has_form_of_hub_id as has_form_of_hub_id
 from tokenlake.etl.tokenizers.files import load_tokenizer as load_tokenizer
 from tokenlake.etl.tokenizers.fingerprint import describe as describe
 from tokenlake.etl.tokenizers.fingerprint import identity as identity

@@ -398,6 +398,15 @@ _HUB_ID: Final = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 _FILE_SUFFIXES: Final = (".json", ".model", ".txt", ".tiktoken")
 
 
+def has_form_of_hub_id(name: str) -> bool:
+    """Return whether a name may be the Hub id of a tokenizer, as opposed to a path.
+
+    Neither the disk nor the Hub is asked.
+    """
+    repo, _, _ = name.partition("@")
+    return _HUB_ID.fullmatch(repo) is not None and not repo.endswith(_FILE_SUFFIXES)
+
+
 def load_tokenizer(name_or_path: str | os.PathLike[str]) -> TokenizerFiles:
     """Return the files of a tokenizer.
 
@@ -436,7 +445,7 @@ def load_tokenizer(name_or_path: str | os.PathLike[str]) -> TokenizerFiles:
 
     # 2. Nothing on disk has this name, so it must be a Hub id.
     repo, _, revision = name.partition("@")
-    if _HUB_ID.fullmatch(repo) is None or repo.endswith(_FILE_SUFFIXES):
+    if not has_form_of_hub_id(name):
         raise SourceNotFoundError(
             f"tokenizer {name!r}: no such file or directory{_near(path)}; "
             "expected a tokenizer.json, a directory holding one, or a Hub id like 'org/name'",
