@@ -205,6 +205,7 @@ def _dataset(dataset: str, versions: Sequence[VersionSummary]) -> Html:
 
 _VERSION_COLUMNS: Final = (
     ("version", "left"),
+    ("", "left"),
     ("kind", "left"),
     ("tokens", "right"),
     ("rows", "right"),
@@ -213,7 +214,6 @@ _VERSION_COLUMNS: Final = (
     ("shards", "right"),
     ("last run", "left"),
     ("made from", "left"),
-    ("", "left"),
 )
 
 
@@ -257,6 +257,8 @@ def _version_row(version: VersionSummary) -> Html:
     ]
     cells = [
         tag("td", *name_parts),
+        # The links come before the figures, so that a narrow window shows them.
+        tag("td", *links, class_="fixed"),
         tag("td", version.kind, class_="fixed"),
         tag("td", numbers.count(totals.tokens), class_="right"),
         tag("td", numbers.count(totals.rows), class_="right"),
@@ -265,7 +267,6 @@ def _version_row(version: VersionSummary) -> Html:
         tag("td", numbers.count(totals.files), class_="right"),
         tag("td", date_in_words(version.changed), class_="fixed"),
         tag("td", origin, class_="origin"),
-        tag("td", *links, class_="fixed"),
     ]
     # The script compares searched words with this text, in lower case.
     searched = " ".join([str(version.name), version.kind, *version.tags, origin])
