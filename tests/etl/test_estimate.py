@@ -59,7 +59,6 @@ def test_what_is_read_whole_is_counted(tmp_path: Path, tokenizer_dir: Path) -> N
     assert expected.tokens_margin is not None
 
 
-@pytest.mark.parametrize("order", ["ascending", "descending", "shuffled"])
 def test_bad_records_of_the_sample_are_counted(
     tmp_path: Path, tokenizer_dir: Path
 ) -> None:
@@ -70,6 +69,7 @@ def test_bad_records_of_the_sample_are_counted(
     assert (expected.bad_records, expected.sampled_records) == (2, 100)
 
 
+@pytest.mark.parametrize("order", ["ascending", "descending", "shuffled"])
 def test_documents_that_grow_along_a_file_are_within_the_margin(
     order: str, tmp_path: Path, tokenizer_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
