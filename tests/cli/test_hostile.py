@@ -156,7 +156,7 @@ def shown(
 SQL = f'''select '{EVIL}' as "{EVIL}", * from evil limit 3'''
 WELL = {
     "init": [
-        "init CONFIG.dir --data CONFIGDATA --tokenizer EVIL",
+        "init CONFIG.dir --data CONFIGDATA --tokenizer TOKENIZER",
         "init CONFIG.new --data CONFIGDATA --json",
     ],
     "doctor": ["doctor", "doctor --store EVIL --json"],
@@ -224,6 +224,7 @@ WRONG = {
         "init --data EVIL",
         "init CONFIG --data EVIL",
         "init CONFIG.new --data CONFIGDATA --type EVIL",
+        "init CONFIG.new --data CONFIGDATA --tokenizer EVIL",
     ],
     "doctor": ["doctor --EVIL"],
     "completion": ["completion EVIL"],
