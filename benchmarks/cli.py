@@ -381,8 +381,7 @@ def _positions(
     goals, notes = measure_positions(
         options.repeats, 50_000 if options.quick else 2_000_000
     )
-    results.figures += goals
-    results.notes += notes
+    results.add(goals, notes)
 
 
 def _mix(
@@ -394,8 +393,7 @@ def _mix(
     goals, notes = measure_mixing(
         options.work, maker, vocabularies[0], options.repeats, quick=options.quick
     )
-    results.figures += goals
-    results.notes += notes
+    results.add(goals, notes)
 
 
 def _loader(
@@ -431,8 +429,7 @@ def _verify(
         options.repeats,
         quick=options.quick,
     )
-    results.figures += goals
-    results.notes += notes
+    results.add(goals, notes)
 
 
 def _small(
@@ -444,8 +441,7 @@ def _small(
     goals, notes = measure_small(
         options.work, maker, vocabularies[0], options.repeats, quick=options.quick
     )
-    results.figures += goals
-    results.notes += notes
+    results.add(goals, notes)
 
 
 def _engines(
@@ -457,8 +453,7 @@ def _engines(
     goals, notes = measure_engines(
         options.work, vocabularies[0], options.repeats, quick=options.quick
     )
-    results.figures += goals
-    results.notes += notes
+    results.add(goals, notes)
 
 
 def _adding(
@@ -468,8 +463,7 @@ def _adding(
     results: Results,
 ) -> None:
     goals, notes = measure_adding(options.work, vocabularies[0], quick=options.quick)
-    results.figures += goals
-    results.notes += notes
+    results.add(goals, notes)
 
 
 def _scale(
@@ -480,8 +474,7 @@ def _scale(
 ) -> None:
     for measured in (measure_slopes, measure_schedule):
         goals, notes = measured(options.work, quick=options.quick)
-        results.figures += goals
-        results.notes += notes
+        results.add(goals, notes)
     files = MILLION // 500 if options.quick else MILLION
     results.figures += _planning(files, measure_million(options.work, files))
 

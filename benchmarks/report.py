@@ -65,6 +65,11 @@ class Results:
     notes: list[str] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
 
+    def add(self, figures: Iterable[Goal], notes: Iterable[str]) -> None:
+        """Append the goals and notes of one part."""
+        self.figures += figures
+        self.notes += notes
+
     def goals(self) -> list[Goal]:
         """All goals that these results can judge."""
         goals = throughput_goals(self.series)

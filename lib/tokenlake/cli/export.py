@@ -31,6 +31,7 @@ from tokenlake.cli.console import (
 from tokenlake.cli.serving import DEFAULT_PORT, Port, serve_until_interrupt
 from tokenlake.cli.store_pages import write_store_pages
 from tokenlake.cli.streams import can_show
+from tokenlake.config.formats import SaveFormat
 from tokenlake.errors import ConfigError
 from tokenlake.etl.export import ExportProgress
 from tokenlake.etl.export.trainers import lacks_eos
@@ -186,17 +187,7 @@ def export(
     target: Annotated[str, Parameter(name="TARGET")],
     /,
     *,
-    format: Literal[
-        "parquet",
-        "arrow",
-        "jsonl",
-        "megatron",
-        "numpy",
-        "npy",
-        "mds",
-        "litdata",
-        "array_record",
-    ] = "parquet",
+    format: SaveFormat = "parquet",
     compression: Literal["none", "gzip", "lz4", "zstd"] | None = None,
     num_shards: Annotated[int | None, Parameter(metavar="N")] = None,
     max_shard_size: Annotated[str | None, Parameter(metavar="SIZE")] = None,
