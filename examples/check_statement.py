@@ -144,7 +144,7 @@ def canonical(value):
 def check(data, key, store, takedown=None):
     told, sha256 = json.loads(data), lambda data: hashlib.sha256(data).hexdigest()
     need(canonical(told) + b"\n" == data and told["public_key"] == key, "written again, or signed by another key")
-    mark, listed, form = told.pop("signature"), told["takedown"] or {"deliveries": []}, told["state"]
+    mark, listed, state = told.pop("signature"), told["takedown"] or {"deliveries": []}, told["state"]
     need(signed(bytes.fromhex(key), canonical(told), bytes.fromhex(mark)) and mark == mark.lower(), "another signature")
     need((sha256(takedown.read_bytes()) if takedown else None) == listed.get("sha256"), "another takedown list")
     gone = pq.read_table(takedown, columns=["file", "position"]).to_pylist() if takedown else []
@@ -156,6 +156,7 @@ def check(data, key, store, takedown=None):
         files = [each for each in manifest["files"] if each["split"] == split]
         need(all(sha256((folder / file["path"]).read_bytes()) == file["sha256"] for file in files), f"damaged {name}")
         groups = np.concatenate([np.diff([*each["row_groups"], each["rows"]]) for each in files])
+        form = state | state["sources"][name]  # each source of a mixture has an order of its own
         rows, stated = read(told["deliveries"], name, groups, form), told["sources"][name]
         columns = ["segment_lengths", "documents"] if (packed := dataset["kind"] == "packed") else ["file", "position"]
         held = [row for each in files for row in pq.read_table(folder / each["path"], columns=columns).to_pylist()]

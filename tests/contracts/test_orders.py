@@ -77,6 +77,18 @@ ORDERS: dict[str, Order] = {
     ),
     "mixture that restarts": (lambda lake: mixture(lake, rows=300), {"seed": 3}),
     "mixture by a schedule": (scheduled, {"seed": 3}),
+    "mixture one by one": (
+        lambda lake: mixture(lake, rows=300),
+        {"seed": 3, "window": 1},
+    ),
+    "mixture in strands": (
+        lambda lake: mixture(lake, rows=300),
+        {"seed": 3, "interleave": 3},
+    ),
+    "mixture of little memory": (
+        lambda lake: mixture(lake, stop="all_exhausted"),
+        {"seed": 3, "cache_bytes": 4000},
+    ),
 }
 
 WHOLE_EPOCHS = (

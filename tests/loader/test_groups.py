@@ -113,9 +113,57 @@ def test_what_does_not_fit_is_let_go_and_decoded_again(ds: tl.Dataset):
         assert once - 4 <= loader.decoded.groups <= (2 * once if workers else once)
 
 
+def test_a_row_group_of_a_mixture_is_kept_while_its_epoch_lasts(ds: tl.Dataset):
+    """A rarely drawn source gives a row of a row group every hundred steps. The row
+    group stays although no planned step needs it, until its last row has come.
+    """
+    rows = int(ds.rows.group_rows[0])
+    one = ds.rows.packed(0, loss_mask=False).nbytes
+    decode = partial(StoredRows.decoded, loss_mask=False)
+    # Twice the dataset does not fit, but six row groups do.
+    groups = DecodedAhead(
+        [ds.rows, ds.rows], decode, times=None, max_bytes=8 * one, reach=4, threads=0
+    )
+    rare = len(ds.rows.group_rows)
+    step = 0
+    decoded = 0
+    for _ in range(2):
+        for row in range(rows):
+            groups.plan(step, np.array([rare], np.int64))
+            groups.take(step, [rare])
+            decoded += row == 0
+            step += 1
+            for other in range(1, 6):
+                groups.plan(step, np.array([other], np.int64))
+                before = groups.decoded.groups
+                groups.take(step, [other])
+                decoded += groups.decoded.groups - before
+                step += 1
+            assert groups.decoded.groups == decoded
+    groups.close()
+
+
+def test_idle_row_groups_of_a_mixture_need_no_more_than_their_memory(ds: tl.Dataset):
+    one = max(
+        ds.rows.packed(group, loss_mask=False).nbytes
+        for group in range(len(ds.rows.group_rows))
+    )
+    decode = partial(StoredRows.decoded, loss_mask=False)
+    groups = DecodedAhead(
+        [ds.rows, ds.rows], decode, times=None, max_bytes=4 * one, reach=4, threads=0
+    )
+    # Three of four row groups may be idle: the one used longest ago is dropped.
+    wanted = [0, 1, 2, 3, 1, 0]
+    for step, number in enumerate(wanted):
+        groups.plan(step, np.array([number], np.int64))
+        groups.take(step, [number])
+    assert groups.decoded.groups == 5
+    groups.close()
+
+
 def test_no_memory_at_all_is_slow_and_right(sources: dict[str, tl.Dataset]):
     mixture = tl.Mixture(sources, {"code": 0.5, "web": 0.5}, rows=64)
-    expected = np.concatenate(ids(tl.DataLoader(mixture, 8)))
+    expected = np.concatenate(ids(tl.DataLoader(mixture, 8, interleave=1)))
     for workers in (0, 2):
         got = np.concatenate(
             ids(tl.DataLoader(mixture, 8, cache_bytes=0, workers=workers))

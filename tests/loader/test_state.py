@@ -119,6 +119,115 @@ def test_a_requested_order_is_kept(ds: tl.Dataset):
             tl.DataLoader(ds, 8, **options).set_state(state)
 
 
+MIXED: list[tuple[dict[str, Any], dict[str, dict[str, Any]]]] = [
+    ({"window": 1}, {"code": {}, "web": {}}),
+    (
+        {"window": 2},
+        {"code": {"window": 2, "order": 2}, "web": {"window": 2, "order": 2}},
+    ),
+    # Both fit into memory.
+    (
+        {},
+        {"code": {"window": "all", "order": 3}, "web": {"window": "all", "order": 3}},
+    ),
+    # Each lane of the small source has four rows only.
+    (
+        {"interleave": 6},
+        {
+            "code": {"window": 1, "interleave": 4, "order": 3},
+            "web": {"window": 1, "interleave": 6, "order": 3},
+        },
+    ),
+    # One source fits into its part of the memory, the other does not.
+    (
+        {"cache_bytes": 13_000},
+        {
+            "code": {"window": 1, "interleave": 1, "order": 3},
+            "web": {"window": "all", "order": 3},
+        },
+    ),
+]
+
+
+@pytest.mark.parametrize(("options", "facts"), MIXED, ids=str)
+def test_a_state_names_the_order_of_each_source_and_resumes_in_it(
+    sources: dict[str, tl.Dataset],
+    options: dict[str, Any],
+    facts: dict[str, dict[str, Any]],
+):
+    def loader(**chosen: Any) -> tl.DataLoader:
+        mixture = tl.Mixture(sources, {"code": 0.3, "web": 0.7}, rows=160)
+        return tl.DataLoader(mixture, 8, lanes=4, seed=3, **chosen)
+
+    state = state_at(loader(**options), 5)
+    assert (state["window"], state["order"]) == (1, 3)
+    for name, source in state["sources"].items():
+        assert source.pop("manifest") == sources[name].manifest.sha256
+        assert source.pop("dataset") == sources[name].name
+        assert source == facts[name]
+    # A loader without these options goes on in the order of the state.
+    state = state_at(loader(**options), 5)
+    whole = ids(loader(**options))
+    resumed = loader()
+    resumed.set_state(state)
+    assert resumed.get_state() == state
+    assert same(ids(resumed), whole[5:])
+    # Other weights leave the order inside the sources as it is.
+    resumed.set_state(state)
+    resumed.set_weights({"code": 0.5, "web": 0.5}, at=9)
+    assert resumed.get_state()["sources"] == state["sources"]
+    assert same(ids(resumed)[:4], whole[5:9])
+    # From the state alone.
+    url = sources["code"].store.url
+    plan, position = restored(
+        state, lambda version, split: tl.open(url, version, split=split)
+    )
+    assert (plan.identity, position.step) == (loader(**options).plan.identity, 5)
+
+
+def test_a_requested_order_of_a_mixture_is_kept(sources: dict[str, tl.Dataset]):
+    mixture = tl.Mixture(sources, {"code": 0.3, "web": 0.7}, rows=160)
+    state = state_at(tl.DataLoader(mixture, 8, lanes=4, interleave=3), 5)
+    with pytest.raises(
+        ConfigError,
+        match=r"interleave of source code is 3 there and 2 here; "
+        r"interleave of source web is 3 there and 2 here$",
+    ):
+        tl.DataLoader(mixture, 8, lanes=4, interleave=2).set_state(state)
+    with pytest.raises(
+        ConfigError,
+        match="window of source code is 1 there and 'all' here; "
+        "interleave of source code is 3 there and None here",
+    ):
+        tl.DataLoader(mixture, 8, lanes=4, window="all").set_state(state)
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        {"window": 0},
+        {"window": "every"},
+        {"window": 1, "interleave": 0},
+        {"window": 1, "interleave": 1000, "order": 3},
+    ],
+    ids=str,
+)
+def test_an_impossible_order_of_a_source_is_refused(
+    sources: dict[str, tl.Dataset], form: dict[str, Any]
+):
+    mixture = tl.Mixture(sources, {"code": 0.3, "web": 0.7}, rows=160)
+    state = state_at(tl.DataLoader(mixture, 8, lanes=4, interleave=3), 5)
+    wrong = {**state["sources"]["web"], **form}
+    if "interleave" not in form:
+        del wrong["interleave"]
+    changed = {**state, "sources": {**state["sources"], "web": wrong}}
+    with pytest.raises(ConfigError, match=r"interleave|window"):
+        tl.DataLoader(mixture, 8, lanes=4).set_state(changed)
+    url = sources["code"].store.url
+    with pytest.raises(ConfigError, match=r"interleave|window"):
+        restored(changed, lambda version, split: tl.open(url, version, split=split))
+
+
 OTHERS: list[tuple[dict[str, Any], str]] = [
     ({"seed": 1}, "seed is 0 there and 1 here"),
     ({"shuffle": False}, "shuffle is True there and False here"),

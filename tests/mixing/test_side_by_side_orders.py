@@ -5,6 +5,7 @@ figures, and their pinned rows.
 from __future__ import annotations
 
 import itertools
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -19,9 +20,10 @@ from tokenlake.runtime.mixing import (
     OrderForm,
     Permutation,
     RowOrder,
+    SourceMemory,
     StrandOrder,
     UniformOrder,
-    default_form,
+    default_forms,
     key_of,
     lane_bounds,
 )
@@ -32,6 +34,7 @@ group_sizes = st.lists(st.sampled_from([0, 0, 1, 2, 3, 9]), max_size=12)
 lane_counts = st.integers(1, 7)
 seeds = st.integers(-5, 2**64)
 strand_counts = st.integers(1, 6)
+SHARES = st.fractions(Fraction(1, 1000), 1)
 epochs = st.integers(0, 10**9)
 
 
@@ -277,14 +280,111 @@ SIZES: list[tuple[dict[str, Any], OrderForm]] = [
 def test_the_default_keeps_open_what_fits_into_memory(
     facts: dict[str, Any], form: OrderForm
 ) -> None:
-    given = {
-        "rows": 9_765_625,
-        "groups": 800,
-        "lanes": 64,
-        "streams": 1,
-        "max_bytes": 512 << 20,
+    size = {"rows": 9_765_625, "groups": 800}
+    memory = {"lanes": 64, "streams": 1, "max_bytes": 512 << 20}
+    for name, value in facts.items():
+        if name in memory:
+            memory[name] = value
+        else:
+            size[name] = value
+    assert default_forms({"web": SourceMemory(**size)}, **memory) == {"web": form}
+
+
+MIB = 1 << 20
+# 512 MiB have 384 for open row groups, and a row group has half a MiB: with 32 lanes 24
+# strands.
+SHARED: list[tuple[dict[str, tuple[int, float]], dict[str, OrderForm]]] = [
+    # Both fit.
+    (
+        {"web": (300 * MIB, 0.9), "code": (80 * MIB, 0.1)},
+        {"web": OrderForm(window="all"), "code": OrderForm(window="all")},
+    ),
+    # Open row groups are in the ratio of the shares.
+    (
+        {"web": (40_000 * MIB, 0.75), "code": (40_000 * MIB, 0.25)},
+        {"web": OrderForm(interleave=18), "code": OrderForm(interleave=6)},
+    ),
+    # A small source is whole, and leaves to the others what it does not need.
+    (
+        {
+            "web": (40_000 * MIB, 0.5),
+            "code": (4_000 * MIB, 0.25),
+            "wiki": (8 * MIB, 0.25),
+        },
+        {
+            "web": OrderForm(interleave=15),
+            "code": OrderForm(interleave=8),
+            "wiki": OrderForm(window="all"),
+        },
+    ),
+    # A rare source has a strand, which the others make room for; what rounding leaves
+    # is for the largest remainder.
+    (
+        {
+            "web": (40_000 * MIB, 0.7),
+            "code": (4_000 * MIB, 0.29),
+            "wiki": (900 * MIB, 0.01),
+        },
+        {
+            "web": OrderForm(interleave=16),
+            "code": OrderForm(interleave=7),
+            "wiki": OrderForm(interleave=1),
+        },
+    ),
+]
+
+
+@pytest.mark.parametrize(("sources", "forms"), SHARED, ids=str)
+def test_the_sources_of_a_mixture_divide_the_memory(
+    sources: dict[str, tuple[int, float]], forms: dict[str, OrderForm]
+) -> None:
+    sizes: dict[str, SourceMemory] = {}
+    for name, (decoded_bytes, share) in sources.items():
+        groups = decoded_bytes // (MIB // 2)
+        sizes[name] = SourceMemory(128 * groups, groups, decoded_bytes, Fraction(share))
+    assert default_forms(sizes, lanes=32, streams=1, max_bytes=512 * MIB) == forms
+
+
+@given(
+    sizes=st.lists(
+        st.tuples(
+            st.integers(1, 10**6), st.integers(1, 10**4), st.integers(0, 10**10), SHARES
+        ),
+        min_size=1,
+        max_size=12,
+    ),
+    lanes=st.integers(1, 64),
+    streams=st.integers(1, 4),
+    max_bytes=st.integers(0, 1 << 32),
+)
+def test_open_row_groups_fit_into_memory_unless_each_lane_needs_one(
+    sizes: list[tuple[int, int, int, Fraction]],
+    lanes: int,
+    streams: int,
+    max_bytes: int,
+) -> None:
+    sources = {
+        f"source-{number}": SourceMemory(rows, groups, decoded_bytes, share)
+        for number, (rows, groups, decoded_bytes, share) in enumerate(sizes)
     }
-    assert default_form(**{**given, **facts}) == form
+    forms = default_forms(sources, lanes=lanes, streams=streams, max_bytes=max_bytes)
+    assert list(forms) == list(sources)
+    used = 0
+    beyond_one = 0
+    for name, source in sources.items():
+        if forms[name].window == "all":
+            used += source.decoded_bytes
+        else:
+            strands = forms[name].interleave
+            assert strands is not None
+            assert 1 <= strands <= max(1, source.rows // (lanes * streams))
+            used += strands * lanes * streams * source.group_bytes
+            beyond_one += strands - 1
+    # Sources that have one strand each may need more than there is.
+    if beyond_one:
+        assert used <= max_bytes * 3 // 4
+    if sum(source.decoded_bytes for source in sources.values()) <= max_bytes * 3 // 4:
+        assert all(form.window == "all" for form in forms.values())
 
 
 @pytest.mark.parametrize(

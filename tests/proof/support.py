@@ -36,6 +36,13 @@ MIXTURES: dict[str, dict[str, Any]] = {
     "all": {"stop": "all_exhausted"},
     "first": {"stop": "first_exhausted"},
 }
+# Forms of the order of a mixture's sources: options of its loader.
+MIXED_FORMS: dict[str, dict[str, Any]] = {
+    "one by one": {"window": 1},
+    "windows of three": {"window": 3},
+    "side by side": {"interleave": 3},
+    "little memory": {"cache_bytes": 6000},
+}
 
 
 def key_file(folder: Path) -> Path:

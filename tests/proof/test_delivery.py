@@ -11,7 +11,14 @@ from hypothesis import strategies as st
 
 import tokenlake as tl
 from tests.loader.support import plain
-from tests.proof.support import MIXTURES, ORDERS, delivered, mixture_of, plan_of
+from tests.proof.support import (
+    MIXED_FORMS,
+    MIXTURES,
+    ORDERS,
+    delivered,
+    mixture_of,
+    plan_of,
+)
 from tokenlake.errors import ConfigError
 from tokenlake.runtime.loader import BatchPlan
 from tokenlake.runtime.mixing import (
@@ -37,12 +44,16 @@ def plans(tmp_path_factory: pytest.TempPathFactory) -> dict[str, BatchPlan]:
         name: plan_of(mixture_of(ds, learned, **options))
         for name, options in MIXTURES.items()
     }
-    return single | mixed | {"documents": plan_of(texts, epochs=2)}
+    forms = {
+        name: plan_of(mixture_of(ds, learned), **options)
+        for name, options in MIXED_FORMS.items()
+    }
+    return single | mixed | forms | {"documents": plan_of(texts, epochs=2)}
 
 
 @settings(max_examples=6)
 @given(span=steps, seed=st.integers(0, 9))
-@pytest.mark.parametrize("name", [*ORDERS, *MIXTURES, "documents"])
+@pytest.mark.parametrize("name", [*ORDERS, *MIXTURES, *MIXED_FORMS, "documents"])
 def test_rows_their_weights_and_the_steps_of_some(
     plans: dict[str, BatchPlan], name: str, span: Steps, seed: int
 ) -> None:

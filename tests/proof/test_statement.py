@@ -22,6 +22,7 @@ import tokenlake as tl
 from examples import check_statement as alone
 from tests.proof.support import (
     KEY,
+    MIXED_FORMS,
     MIXTURES,
     ORDERS,
     PUBLIC,
@@ -97,11 +98,13 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
     return begun._replace(statement=begun.prove(state_at(plan, 25), evaluation=sets))
 
 
-@pytest.mark.parametrize("name", [*ORDERS, *MIXTURES, "texts", "judged"])
+@pytest.mark.parametrize("name", [*ORDERS, *MIXTURES, *MIXED_FORMS, "texts", "judged"])
 def test_a_statement_says_what_was_delivered(world: World, name: str) -> None:
     a, b = world.open("plain", "train"), world.open("learned", "train")
     if name in MIXTURES:
         plan = plan_of(mixture_of(a, b, **MIXTURES[name]))
+    elif name in MIXED_FORMS:
+        plan = plan_of(mixture_of(a, b), **MIXED_FORMS[name])
     else:
         data = world.open(name, "train") if name in ("texts", "judged") else a
         plan = plan_of(data, **ORDERS.get(name, {"epochs": None}))

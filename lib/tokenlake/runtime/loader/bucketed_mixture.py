@@ -22,6 +22,7 @@ from tokenlake.base.arrays import Int64
 from tokenlake.errors import ConfigError
 from tokenlake.runtime.loader.mixture import Mixture
 from tokenlake.runtime.mixing.mixture import SourceMixture
+from tokenlake.runtime.mixing.order_form import OrderForm
 from tokenlake.runtime.mixing.random import key_of
 from tokenlake.runtime.mixing.schedule import constant
 from tokenlake.runtime.mixing.streams import MixtureStream, RowStream, source_order
@@ -34,12 +35,19 @@ returns the order of its rows).
 
 
 def mixture_parts(
-    mixture: Mixture, group_rows: Int64, first_groups: Int64, *, lanes: int, seed: int
+    mixture: Mixture,
+    forms: Mapping[str, OrderForm],
+    group_rows: Int64,
+    first_groups: Int64,
+    *,
+    lanes: int,
+    seed: int,
 ) -> list[Part]:
     """Return the mixture of each bucket.
 
     Args:
         mixture: Mixture with constant weights.
+        forms: Form of the order of each source.
         group_rows: Rows of each bucket in each row group of all datasets,
             int64[buckets, G].
         first_groups: Number of the first row group of each dataset, and of all row
@@ -88,7 +96,9 @@ def mixture_parts(
     for groups, weights, expected, rows in zip(
         groups_of_bucket, weights_of_bucket, expected_rows, rows_of_buckets, strict=True
     ):
-        stream = partial(_bucket_stream, mixture, groups, weights, rows, lanes, seed)
+        stream = partial(
+            _bucket_stream, mixture, forms, groups, weights, rows, lanes, seed
+        )
         sources = np.array([mixture.names.index(name) for name in groups], np.int64)
         parts.append((expected, sources, stream))
     return parts
@@ -101,6 +111,7 @@ def divisor_of(lanes: int, most: int) -> int:
 
 def _bucket_stream(
     mixture: Mixture,
+    forms: Mapping[str, OrderForm],
     groups: Mapping[str, Int64],
     weights: Mapping[str, float],
     rows: int | None,
@@ -113,6 +124,7 @@ def _bucket_stream(
 
     Args:
         mixture: Mixture that the bucket is part of.
+        forms: Form of the order of each source.
         groups: Rows of each row group of each source, int64[row groups].
         weights: Weight of each source in the bucket.
         rows: Number of rows of the pass; None: as many as the mixture's `stop` gives.
@@ -137,7 +149,7 @@ def _bucket_stream(
     )
     seed_of_pass = seed if passes == 0 else key_of(seed, passes)
     orders = [
-        source_order(name, group_rows, lanes=lanes, seed=seed_of_pass)
+        source_order(name, group_rows, lanes=lanes, seed=seed_of_pass, form=forms[name])
         for name, group_rows in groups.items()
     ]
     return MixtureStream(order, orders, rows=rows)

@@ -39,6 +39,9 @@ _MOST_REACH: Final = 32
 which a row group is needed.
 """
 
+Forms = Mapping[str, OrderForm]
+"""Name of a dataset -> form of its order."""
+
 
 @final
 @dataclass(frozen=True, eq=False)
@@ -61,7 +64,7 @@ class HostReader:
         data: Dataset | Mixture,
         options: LoaderOptions,
         parts: int | None = None,
-        form: OrderForm | None = None,
+        forms: Forms | None = None,
     ) -> Self:
         """Plan the batches of a run.
 
@@ -70,17 +73,18 @@ class HostReader:
             options: Options of the run.
             parts: Number of equal parts into which every batch is divided; None: the
                 number of hosts.
-            form: Form of the order of a run that is resumed; None: that of the options.
+            forms: Forms of the orders of a run that is resumed, by the names of its
+                datasets; None: those of the options.
 
         Raises:
             ConfigError: The options do not fit the data.
         """
         # 1. The plan, whose batches must divide into equal parts.
-        plan = BatchPlan(data, options, form)
+        plan = BatchPlan(data, options, forms)
         if parts is None:
             parts = 1 if options.host is None else options.host[1]
         if plan.common_rows % parts and plan.bucket_shapes:
-            plan = _plan_in_parts(plan, parts, form)
+            plan = _plan_in_parts(plan, parts, forms)
             options = plan.options
         wanted = rows_of_host(options.host, plan.common_rows)
         # 2. The assembler of packed rows.
@@ -148,16 +152,17 @@ class HostReader:
         stream = self.plan.stream(0)
         assert isinstance(stream, MixtureStream)
         return self._mixed_as(
-            mixture.reweighted(stream.mixture.step_after(position.rows), weights)
+            mixture.reweighted(stream.mixture.step_after(position.rows), weights),
+            self.plan.forms,
         )
 
     def replaying(self, state: Mapping[str, Any]) -> HostReader:
         """Return a reader that resumes from a state.
 
         It is this reader if the plan is already that of the state. A mixture gets the
-        weights that a trainer had set before the state. A dataset gets the order of the
-        state, unless the options request one: the default order depends on the release
-        and on the memory.
+        weights that a trainer had set before the state. Every dataset gets the order of
+        the state, unless the options request one: the default order depends on the
+        release and on the memory.
         """
         if not isinstance(state, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
             return self
@@ -170,23 +175,36 @@ class HostReader:
         replayed = mixture.replayed(
             WeightScheduler.from_json(stored_mixture["schedule"])
         )
-        return self if replayed is mixture else self._mixed_as(replayed)
+        # Sources that were added since are not in the state, and keep their order.
+        forms = self.plan.forms
+        if self.plan.options.order_form is None:
+            forms = forms | (OrderForm.all_of_state(state) or {})
+        if replayed is mixture and forms == self.plan.forms:
+            return self
+        return self._mixed_as(replayed, forms)
 
     def _ordered_as(self, state: Mapping[str, Any]) -> HostReader:
         """Return a reader of the same dataset in the order of a state."""
         form = OrderForm.of_state(state)
         is_requested = self.plan.options.order_form is not None
-        if form is None or is_requested or self.plan.form in (None, form):
+        if form is None or is_requested or not self.plan.forms:
             return self
-        return replace(self, plan=BatchPlan(self.plan.data, self.plan.options, form))
+        forms = dict.fromkeys(self.plan.forms, form)
+        if forms == self.plan.forms:
+            return self
+        return replace(self, plan=BatchPlan(self.plan.data, self.plan.options, forms))
 
-    def _mixed_as(self, mixture: Mixture) -> HostReader:
+    def _mixed_as(self, mixture: Mixture, forms: Forms) -> HostReader:
         """Return a reader of the same sources with other weights.
 
         The lanes stay, which the weights would change.
+
+        Args:
+            mixture: Mixture of the same sources.
+            forms: Form of the order of each source.
         """
         options = replace(self.plan.options, lanes=self.plan.lanes)
-        return replace(self, plan=BatchPlan(mixture, options))
+        return replace(self, plan=BatchPlan(mixture, options, forms))
 
     def read_ahead(self) -> DecodedAhead:
         """Return the threads that decode the row groups of the plan ahead of need."""
@@ -220,7 +238,7 @@ class HostReader:
         )
 
 
-def _plan_in_parts(plan: BatchPlan, parts: int, form: OrderForm | None) -> BatchPlan:
+def _plan_in_parts(plan: BatchPlan, parts: int, forms: Forms | None) -> BatchPlan:
     """Return a plan with buckets whose batches all have a multiple of `parts` rows.
 
     The rows of a bucket's batch are a multiple of the lanes. With lanes that are a
@@ -229,7 +247,8 @@ def _plan_in_parts(plan: BatchPlan, parts: int, form: OrderForm | None) -> Batch
     Args:
         plan: Plan whose batches do not divide.
         parts: Number of equal parts: devices among which rows are divided, or hosts.
-        form: Form of the order of a run that is resumed; None: that of the options.
+        forms: Forms of the orders of a run that is resumed, by the names of its
+            datasets; None: those of the options.
 
     Raises:
         ConfigError: The batch size has no such lanes, or other lanes were requested.
@@ -246,7 +265,7 @@ def _plan_in_parts(plan: BatchPlan, parts: int, form: OrderForm | None) -> Batch
         lanes = math.lcm(plan.lanes, parts)
         if common % lanes:
             lanes = parts
-        plan = BatchPlan(plan.data, replace(options, lanes=lanes), form)
+        plan = BatchPlan(plan.data, replace(options, lanes=lanes), forms)
         if plan.common_rows % parts == 0:
             return plan
     # No choice of lanes helps, or the requested ones do not: list the ones that would.
@@ -263,7 +282,7 @@ def _plan_in_parts(plan: BatchPlan, parts: int, form: OrderForm | None) -> Batch
 
 
 def shared_reader(
-    data: Dataset | Mixture, options: LoaderOptions, form: OrderForm | None = None
+    data: Dataset | Mixture, options: LoaderOptions, forms: Forms | None = None
 ) -> PerProcess[HostReader]:
     """Return a reader that every process opens for itself.
 
@@ -272,18 +291,19 @@ def shared_reader(
     Args:
         data: Dataset or mixture to read.
         options: Options of the run.
-        form: Form of the order of a run that is resumed; None: that of the options.
+        forms: Forms of the orders of a run that is resumed, by the names of its
+            datasets; None: those of the options.
 
     Raises:
         ConfigError: The options do not fit the data.
     """
-    reader = PerProcess(partial(_open_copy, data, options, form))
+    reader = PerProcess(partial(_open_copy, data, options, forms))
     reader.get()
     return reader
 
 
 def _open_copy(
-    data: Dataset | Mixture, options: LoaderOptions, form: OrderForm | None
+    data: Dataset | Mixture, options: LoaderOptions, forms: Forms | None
 ) -> HostReader:
     """Return a reader of a copy of the data.
 
@@ -297,4 +317,4 @@ def _open_copy(
         for source_name, dataset in data_copy.datasets.items():
             copies[source_name] = copy.copy(dataset)
         data_copy.datasets = copies
-    return HostReader.open(data_copy, options, form=form)
+    return HostReader.open(data_copy, options, forms=forms)

@@ -21,7 +21,7 @@ from tokenlake.runtime.mixing.mixture import (
     Stop,
     check_order,
 )
-from tokenlake.runtime.mixing.order import EpochOrder
+from tokenlake.runtime.mixing.order_form import OrderForm, RowOrder, SourceMemory
 from tokenlake.runtime.mixing.random import key_of
 from tokenlake.runtime.mixing.schedule import WeightScheduler, constant
 from tokenlake.runtime.mixing.streams import MixtureStream, source_order
@@ -38,9 +38,10 @@ _MOST_ROWS: Final = 1 << 50
 class Mixture:
     """Packed datasets, and the weights by which they are combined.
 
-    All have one length and one tokenizer. The order is the one in which the flow
-    ``mix`` writes sequences: with the same seed, batch size, lanes and rows the stream
-    is the same, row by row.
+    All have one length and one tokenizer. The sources come in the order in which the
+    flow ``mix`` writes sequences. With ``window=1`` and the same seed, batch size,
+    lanes and rows the stream is that of the flow, row by row; by default a loader reads
+    more row groups side by side.
 
     Args:
         datasets: Name -> dataset. The order inside a source depends on its name.
@@ -195,31 +196,51 @@ class Mixture:
 
         It is that of the flow ``mix``.
         """
-        # The weights at all points of the schedule.
-        pieces = self.scheduler.pieces
-        points = [piece.first for piece in pieces]
-        points.append(pieces[-1].last)
-        weights: list[dict[str, float]] = []
-        for point in points:
-            weights.append(dict(zip(self.names, point.given, strict=True)))
         # The rows of a step matter only to a schedule that changes.
         step_rows = None
         if self.scheduler.changes:
             step_rows = self.step_rows or batch_size
         return choose_lanes(
             self.sizes,
-            weights,
+            self._weights,
             batch_size=batch_size,
             step_rows=step_rows,
             rows=self._length,
         )
 
+    def memory(self) -> dict[str, SourceMemory]:
+        """Return the size in memory of each source, and its share of the rows.
+
+        The share is the largest one of the schedule, and a quarter of an equal share at
+        least: a trainer may raise a weight that is low now.
+        """
+        smallest_share = Fraction(1, 4 * len(self.names))
+        sources: dict[str, SourceMemory] = {}
+        for source_name, dataset in self.datasets.items():
+            size = self.sizes[source_name]
+            decoded_bytes = dataset.rows.decoded_bytes
+            # A shortened source has fewer row groups, most of them whole.
+            used_bytes = decoded_bytes * size.groups // len(dataset.rows.group_rows)
+            weights = [point[source_name] for point in self._weights]
+            share = max(smallest_share, Fraction(max(weights)))
+            sources[source_name] = SourceMemory(
+                size.rows, size.groups, used_bytes, share
+            )
+        return sources
+
     def stream(
-        self, *, lanes: int, batch_size: int, seed: int, passes: int = 0
+        self,
+        forms: Mapping[str, OrderForm],
+        *,
+        lanes: int,
+        batch_size: int,
+        seed: int,
+        passes: int = 0,
     ) -> MixtureStream:
         """Return the order of the mixture's rows.
 
         Args:
+            forms: Form of the order of each source.
             lanes: Number of lanes.
             batch_size: Rows of a batch.
             seed: Random seed of the run.
@@ -237,7 +258,7 @@ class Mixture:
         if self.rows is not None:
             order = self._order(lanes, batch_size, seed, None)
         seed_of_pass = seed if passes == 0 else key_of(seed, passes)
-        orders: list[EpochOrder] = []
+        orders: list[RowOrder] = []
         for source_name, dataset in self.datasets.items():
             group_rows = shortened(
                 source_name,
@@ -246,7 +267,13 @@ class Mixture:
                 seed=seed,
             )
             orders.append(
-                source_order(source_name, group_rows, lanes=lanes, seed=seed_of_pass)
+                source_order(
+                    source_name,
+                    group_rows,
+                    lanes=lanes,
+                    seed=seed_of_pass,
+                    form=forms[source_name],
+                )
             )
         return MixtureStream(order, orders, rows=self.rows)
 
@@ -322,6 +349,17 @@ class Mixture:
             ("source", "dataset", "rows", "weight", "last weight"),
             rows,
         )
+
+    @property
+    def _weights(self) -> list[dict[str, float]]:
+        """Weight of each source, at all points of the schedule."""
+        pieces = self.scheduler.pieces
+        points = [piece.first for piece in pieces]
+        points.append(pieces[-1].last)
+        weights: list[dict[str, float]] = []
+        for point in points:
+            weights.append(dict(zip(self.names, point.given, strict=True)))
+        return weights
 
     @cached_property
     def _length(self) -> int | None:

@@ -22,7 +22,7 @@ Locating many rows in one call costs little more than locating one.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property, lru_cache, partial
 from typing import Any, Final, final
 
@@ -44,7 +44,13 @@ from tokenlake.runtime.loader.pass_steps import PassSteps
 from tokenlake.runtime.loader.steps import BatchStep, Position, RowsOfBatch
 from tokenlake.runtime.mixing.lane_count import MOST_LANES, most_lanes
 from tokenlake.runtime.mixing.order import ORDER_VERSION, StoredOrder
-from tokenlake.runtime.mixing.order_form import OrderForm, RowOrder, default_form
+from tokenlake.runtime.mixing.order_form import (
+    ONE_BY_ONE,
+    OrderForm,
+    RowOrder,
+    SourceMemory,
+    default_forms,
+)
 from tokenlake.runtime.mixing.streams import (
     EpochStream,
     MixtureStream,
@@ -77,8 +83,8 @@ class BatchPlan:
     Args:
         data: Dataset or mixture to read.
         options: Options of the run.
-        form: Form of the order of a dataset, of a run that is resumed; None: that of
-            the options.
+        forms: Form of the order of each dataset, of a run that is resumed. Datasets
+            that it does not name have the form of the options.
 
     Attributes:
         data: Dataset or mixture.
@@ -94,8 +100,8 @@ class BatchPlan:
             their places.
         curriculum: Lengths into which rows are cut; None: rows stay whole.
         lanes: Number of lanes of the order.
-        form: Form of the shuffled order of a dataset; None for the stored order, and
-            for a mixture.
+        forms: Form of the shuffled order of each dataset, by its name; empty for the
+            stored order.
         stream: Function of the number of a pass that returns the order of its rows.
         steps: Batches of each pass.
 
@@ -108,7 +114,7 @@ class BatchPlan:
         self,
         data: Dataset | Mixture,
         options: LoaderOptions,
-        form: OrderForm | None = None,
+        forms: Mapping[str, OrderForm] | None = None,
     ) -> None:
         if not isinstance(data, Dataset | Mixture):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ConfigError(
@@ -129,7 +135,7 @@ class BatchPlan:
         self.ranks = options.ranks
         self.curriculum = options.curriculum
         self._check_packed_options()
-        has_form = options.order_form not in (None, OrderForm())
+        has_form = options.order_form not in (None, ONE_BY_ONE)
         has_shuffle_option = options.lanes is not None or has_form
         if isinstance(data, Mixture):
             self._check_mixture_options(data)
@@ -152,7 +158,7 @@ class BatchPlan:
         self.index = (
             None if self.padding is None else LengthIndex(self.sources, self.padding)
         )
-        self.form = self._form(form)
+        self.forms = self._forms(forms or {})
         self.steps = self._steps()
         if self.steps.batches(0) == 0:
             if not self.steps.rows:
@@ -379,12 +385,15 @@ class BatchPlan:
         # Datasets are named by the hash of their manifest: a copy in another place
         # continues, a rebuilt version does not.
         mixture = self.data if isinstance(self.data, Mixture) else None
-        sources: dict[str, dict[str, str]] = {}
+        sources: dict[str, dict[str, Any]] = {}
         for source_name, dataset in self.datasets.items():
             sources[source_name] = {
                 "dataset": dataset.name,
                 "manifest": dataset.manifest.sha256,
             }
+            form = self.forms.get(source_name, ONE_BY_ONE)
+            if mixture is not None and form != ONE_BY_ONE:
+                sources[source_name] |= form.to_json()
         identity: dict[str, Any] = {
             "batch_size": self.sizes.to_json(),
             "seed": self.seed,
@@ -398,8 +407,9 @@ class BatchPlan:
             "mixture": None if mixture is None else mixture.to_json(),
         }
         # Facts that not every run has.
-        if self.form is not None:
-            identity |= self.form.to_json()
+        if mixture is None:
+            for form in self.forms.values():
+                identity |= form.to_json()
         if self.padding is not None:
             identity["padding"] = self.padding.to_json()
         if self.ranks is not None:
@@ -415,7 +425,11 @@ class BatchPlan:
         batch_size = self.sizes.first
         if isinstance(self.data, Mixture):
             return self.data.stream(
-                lanes=self.lanes, batch_size=batch_size, seed=self.seed, passes=passes
+                self.forms,
+                lanes=self.lanes,
+                batch_size=batch_size,
+                seed=self.seed,
+                passes=passes,
             )
         # A pass of e epochs begins with epoch `passes * e`: no epoch comes twice.
         first_epoch = passes * (self.epochs or 0)
@@ -436,37 +450,37 @@ class BatchPlan:
             group_rows: Number of rows of each row group, int64[G].
             lanes: Number of lanes.
         """
-        if self.form is None:
-            return StoredOrder(group_rows)
-        return self.form.order(group_rows, lanes=lanes, seed=self.seed)
+        for form in self.forms.values():
+            return form.order(group_rows, lanes=lanes, seed=self.seed)
+        return StoredOrder(group_rows)
 
-    def _form(self, resumed: OrderForm | None) -> OrderForm | None:
-        """Return the form of the order: as resumed, requested, or chosen.
+    def _forms(self, resumed: Mapping[str, OrderForm]) -> dict[str, OrderForm]:
+        """Return the form of each dataset: as requested, resumed, or chosen.
 
-        It is chosen from the memory.
+        They are chosen from the memory.
 
         Args:
-            resumed: Form of a run that is resumed; None if there is none.
+            resumed: Forms of a run that is resumed, by the names of its datasets.
 
         Raises:
             ConfigError: A lane would have more strands than rows.
         """
-        # Only the shuffled order of one dataset has a form; mixtures have their own
-        # order.
-        if isinstance(self.data, Mixture) or not self.options.shuffle:
-            return None
-        (rows,) = self.sources
+        if not self.options.shuffle:
+            return {}
         # Requested options win over those of a state, which was checked against them
         # before.
-        form = self.options.order_form or resumed
-        if form is not None:
-            lane_rows = rows.rows // self.lanes
-            if form.interleave is not None and form.interleave > max(1, lane_rows):
-                raise ConfigError(
-                    f"interleave: got {form.interleave}, but a lane has {lane_rows} rows; expected at most "
-                    f"{max(1, lane_rows)}"
-                )
-            return form
+        forms = self._default_forms()
+        requested = self.options.order_form
+        for name in forms:
+            if requested is not None:
+                forms[name] = self._fitted(requested, name)
+            elif name in resumed:
+                forms[name] = resumed[name]
+                self._check_strands(forms[name], name)
+        return forms
+
+    def _default_forms(self) -> dict[str, OrderForm]:
+        """Return the forms that keep as many row groups open as fit into memory."""
         # Each bucket is a stream with windows of its own, among which the memory is
         # divided.
         buckets = 1
@@ -476,14 +490,39 @@ class BatchPlan:
             and self.index is not None
         ):
             buckets = len(self.padding.chosen(self.index.histogram))
-        return default_form(
-            rows=rows.rows,
-            groups=len(rows.group_rows),
-            decoded_bytes=rows.decoded_bytes,
+        if isinstance(self.data, Mixture):
+            sources = self.data.memory()
+        else:
+            (rows,) = self.sources
+            memory = SourceMemory(rows.rows, len(rows.group_rows), rows.decoded_bytes)
+            sources = {self.data.split: memory}
+        return default_forms(
+            sources,
             lanes=self.lanes,
             streams=buckets,
             max_bytes=self.options.cache_bytes,
         )
+
+    def _fitted(self, form: OrderForm, name: str) -> OrderForm:
+        """Return a requested form for a dataset, checked.
+
+        A small source of a mixture has as many strands as its lanes have rows.
+        """
+        if isinstance(self.data, Mixture) and form.interleave is not None:
+            most_strands = max(1, self.data.sizes[name].rows // self.lanes)
+            return OrderForm(interleave=min(form.interleave, most_strands))
+        self._check_strands(form, name)
+        return form
+
+    def _check_strands(self, form: OrderForm, name: str) -> None:
+        """Raise ConfigError if a lane would have more strands than rows."""
+        lane_rows = len(self.datasets[name]) // self.lanes
+        most_strands = max(1, lane_rows)
+        if form.interleave is not None and form.interleave > most_strands:
+            raise ConfigError(
+                f"interleave: got {form.interleave}, but a lane has {lane_rows} rows; expected at most "
+                f"{most_strands}"
+            )
 
     def _choose_lanes(self) -> int:
         """Return the number of lanes of a run that does not give one.
@@ -579,6 +618,7 @@ class BatchPlan:
         if isinstance(self.data, Mixture):
             parts = mixture_parts(
                 self.data,
+                self.forms,
                 rows.group_rows,
                 index.first_groups,
                 lanes=self.lanes,
@@ -670,11 +710,6 @@ class BatchPlan:
         if self.epochs not in (1, None):
             raise ConfigError(
                 f"epochs: got {self.epochs}, but a mixture has its own end; give it `stop`, `rows` or `epochs`"
-            )
-        if self.options.order_form not in (None, OrderForm()):
-            raise ConfigError(
-                "window and interleave are options of single datasets: each lane of a mixture reads one row group of "
-                "each source at a time; leave them out, and pack the sources with shuffle_packed"
             )
         # The step of a schedule would last a different number of rows before and after
         # the change.

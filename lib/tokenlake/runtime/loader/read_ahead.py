@@ -8,6 +8,10 @@ Threads decode row groups ahead of the trainer as follows:
    it is needed before the new one.
 3. No row group is decoded more than `reach` steps ahead of the last step that was
    taken.
+4. A row group that no planned step needs is *idle*. It is dropped, unless it is part of
+   a mixture: rows of a rarely drawn source are farther apart than steps are planned
+   ahead. There it stays until the last of its rows was planned, and the row groups that
+   were used longest ago are dropped if idle ones need too much memory.
 
 Example, with memory for two row groups and the steps ``A | B | A | C``: after step 0, A
 and B are in memory. C has to wait: A is needed at step 2, before C. After step 2
@@ -51,7 +55,7 @@ class DecodedAhead:
     Args:
         sources: Rows of the sources.
         decode: Function that decodes a row group.
-        times: Number of times that each row comes; None: unknown.
+        times: Number of times that each row comes; None: unknown, or a mixture.
         max_bytes: Memory for decoded row groups. The row groups of one batch are
             decoded even if they need more.
         reach: Number of steps to read ahead.
@@ -72,13 +76,26 @@ class DecodedAhead:
         self._decode_one = decode
         self._reach = reach
         self._first_groups = offsets_of([len(rows.group_rows) for rows in sources])
-        self._idle_bytes = _idle_bytes(sources, max_bytes)
-        # Rows of each row group for which no step is planned yet; None: unknown.
+        self._fits = _all_fit(sources, max_bytes)
+        # Memory for idle row groups. If everything fits, none is dropped, so that later
+        # epochs decode nothing.
+        self._most_idle = 0
+        if self._fits:
+            self._most_idle = max_bytes
+        elif len(sources) > 1:
+            self._most_idle = open_bytes(max_bytes)
+        # Rows of each row group for which no step is planned yet: of all epochs, or of
+        # the current epoch in a mixture. None: unknown.
         self._unplanned: Int64 | None = None
+        self._group_rows = np.concatenate([rows.group_rows for rows in sources])
         if times is not None:
-            self._unplanned = times * np.concatenate(
-                [rows.group_rows for rows in sources]
-            )
+            self._unplanned = times * self._group_rows
+        elif self._most_idle and not self._fits:
+            self._unplanned = self._group_rows.copy()
+        self._finished: set[int] = set()  # row groups whose last row was planned
+        # Idle row groups and their sizes, the one that was used longest ago first.
+        self._idle: dict[int, int] = {}
+        self._held_idle = 0
         self._step = -1  # the last step that was taken
         # Whether there was no room for the next row group since that step.
         self._is_full = False
@@ -116,9 +133,9 @@ class DecodedAhead:
             numbers: Number of the row group of each row, int64[n].
         """
         with self._changed:
-            if self._unplanned is not None:
-                np.subtract.at(self._unplanned, numbers, 1)
+            self._count_planned(numbers)
             for number in dict.fromkeys(numbers.tolist()):
+                self._forget_idle(number)
                 uses = self._uses[number]
                 if not uses or uses[-1] <= self._step:
                     self._queue.append((step, number))
@@ -168,6 +185,7 @@ class DecodedAhead:
         with self._changed:
             self._is_closed = True
             self._groups.invalidate()
+            self._idle.clear()
             self._queue.clear()
             self._changed.notify_all()
 
@@ -227,11 +245,13 @@ class DecodedAhead:
         coming_bytes = (len(groups.under_way) + 1) * self._largest
         while groups.kept and groups.held + coming_bytes > groups.max_bytes:
             last_needed = self._last_needed(groups.kept)
-            if self._next_use(last_needed) <= step:
+            is_idle = last_needed in self._idle
+            if not is_idle and self._next_use(last_needed) <= step:
                 # Do not look again before the next step: comparing all row groups in
                 # memory takes time.
                 self._is_full = True
                 return False
+            self._forget_idle(last_needed)
             groups.invalidate(last_needed)
         return True
 
@@ -241,6 +261,25 @@ class DecodedAhead:
         if self._queue:
             self._changed.notify_all()
 
+    def _count_planned(self, numbers: Int64) -> None:
+        """Count the rows of a step, and note the row groups whose last row it has.
+
+        Args:
+            numbers: Number of the row group of each row, int64[n].
+        """
+        if self._unplanned is None:
+            return
+        np.subtract.at(self._unplanned, numbers, 1)
+        is_last = self._unplanned[numbers] <= 0
+        if self._fits:
+            self._finished.update(numbers[is_last].tolist())
+            return
+        # A mixture goes on with the next epoch of the source.
+        self._finished.difference_update(numbers.tolist())
+        finished = np.unique(numbers[is_last])
+        self._unplanned[finished] += self._group_rows[finished]
+        self._finished.update(finished.tolist())
+
     def _drop_idle(self, numbers: Collection[int]) -> None:
         """Drop row groups that no planned step needs.
 
@@ -249,36 +288,29 @@ class DecodedAhead:
         Args:
             numbers: Row groups of the step that was taken last.
         """
-        groups = self._groups
-        idle_bytes = 0
-        candidates = [*numbers]
-        if self._idle_bytes == groups.max_bytes:
-            # Everything fits into memory: drop a row group only once all of its rows
-            # were planned.
-            idle_bytes = self._idle_bytes
-            unplanned = [1] * len(candidates)
-            if self._unplanned is not None:
-                unplanned = self._unplanned[candidates].tolist()
-            finished: list[int] = []
-            for number, unplanned_rows in zip(candidates, unplanned, strict=True):
-                if unplanned_rows <= 0:
-                    finished.append(number)
-            candidates = finished
-        elif self._idle_bytes:
-            candidates = [*groups.kept]
         # A step has hundreds of row groups, and steps are planned in their order: look
         # at the last use only.
-        idle: list[int] = []
-        for number in candidates:
+        groups = self._groups
+        for number in numbers:
             uses = self._uses.get(number)
             is_needed = uses is not None and uses[-1] > self._step
-            if not is_needed and number in groups.kept:
-                self._uses.pop(number, None)
-                idle.append(number)
-        for number in reversed(idle):  # the row groups that were used last are kept
-            idle_bytes += groups.kept[number][1]
-            if idle_bytes > self._idle_bytes:
+            if is_needed or number not in groups.kept:
+                continue
+            self._uses.pop(number, None)
+            self._forget_idle(number)
+            if self._most_idle and number not in self._finished:
+                self._idle[number] = groups.kept[number][1]
+                self._held_idle += self._idle[number]
+            else:
                 groups.invalidate(number)
+        while self._held_idle > self._most_idle:
+            number = next(iter(self._idle))
+            self._forget_idle(number)
+            groups.invalidate(number)
+
+    def _forget_idle(self, number: int) -> None:
+        """Note that a row group is not idle: it is needed, or not in memory."""
+        self._held_idle -= self._idle.pop(number, 0)
 
     def _decode(self, number: int) -> DecodedGroup:
         """Decode a row group. Called without the lock."""
@@ -290,7 +322,16 @@ class DecodedAhead:
         return group
 
     def _last_needed(self, numbers: Iterable[int]) -> int:
-        """Return the row group whose next use is the latest."""
+        """Return the row group whose next use is the latest.
+
+        Of idle ones it is the one that was used longest ago.
+        """
+        kept = self._groups.kept
+        while self._idle:
+            number = next(iter(self._idle))
+            if number in kept:
+                return number
+            self._forget_idle(number)  # the cache dropped it
         return max(numbers, key=self._next_use)
 
     def _next_use(self, number: int) -> int:
@@ -304,15 +345,7 @@ class DecodedAhead:
         return _NEVER
 
 
-def _idle_bytes(sources: Sequence[StoredRows], max_bytes: int) -> int:
-    """Return the memory to keep for row groups that no planned step needs.
-
-    All of it if all sources fit into the memory for open row groups: later epochs
-    decode nothing. A quarter if several sources are mixed, because a row group of a
-    rarely drawn source may be needed again after all planned steps. Otherwise none.
-    """
-    if sum(rows.decoded_bytes for rows in sources) <= open_bytes(max_bytes):
-        return max_bytes
-    if len(sources) > 1:
-        return max_bytes // 4
-    return 0
+def _all_fit(sources: Sequence[StoredRows], max_bytes: int) -> bool:
+    """Return whether all sources fit into the memory for open row groups."""
+    decoded_bytes = sum(rows.decoded_bytes for rows in sources)
+    return decoded_bytes <= open_bytes(max_bytes)

@@ -33,6 +33,7 @@ from tokenlake.runtime.loader.mixture import Mixture
 from tokenlake.runtime.loader.options import LoaderOptions
 from tokenlake.runtime.loader.plan import MOST_COUNTED, BatchPlan
 from tokenlake.runtime.loader.steps import Position
+from tokenlake.runtime.mixing.order_form import OrderForm
 from tokenlake.runtime.mixing.schedule import WeightScheduler
 from tokenlake.runtime.mixing.streams import MixtureStream
 
@@ -396,6 +397,9 @@ def _source_problems(
         del compared[source_name]
     if _is_equal(theirs, compared):
         return []
+    differing_forms = _form_problems(theirs, compared)
+    if differing_forms:
+        return differing_forms
     hint = ""
     has_new_sources = isinstance(theirs, Mapping) and len(theirs) < len(ours)
     if isinstance(plan.data, Mixture) and has_new_sources:
@@ -405,6 +409,39 @@ def _source_problems(
         elif plan.data.stop != "restart":
             hint = f"; a mixture with stop {plan.data.stop!r} takes no new sources during a run; 'restart' does"
     return [f"sources is {_short(theirs)} there and {_short(ours)} here{hint}"]
+
+
+def _form_problems(theirs: Any, ours: Mapping[str, Any]) -> list[str]:
+    """Return the difference of the orders of the same sources.
+
+    The list is empty if the sources differ in anything else.
+
+    Args:
+        theirs: Sources of the state, by name.
+        ours: Sources of the plan, by name.
+    """
+    if not isinstance(theirs, Mapping) or theirs.keys() != ours.keys():
+        return []
+    problems: list[str] = []
+    for name, our_source in ours.items():
+        their_source: Any = theirs[name]
+        if not isinstance(their_source, Mapping):
+            return []
+        their_facts = cast("Mapping[str, Any]", their_source)
+        for fact in dict.fromkeys((*our_source, *their_facts)):
+            their_value = their_facts.get(fact)
+            our_value = our_source.get(fact)
+            if _is_equal(their_value, our_value):
+                continue
+            if fact not in ("window", "interleave", "order"):
+                return []
+            # A source without a form is read one row group after the other.
+            default = 1 if fact == "window" else None
+            problems.append(
+                f"{fact} of source {name} is {_short(their_value or default)} there and "
+                f"{_short(our_value or default)} here"
+            )
+    return problems
 
 
 def _mixture_problems(
@@ -558,6 +595,7 @@ def restored(state: Any, open_dataset: Opener) -> tuple[BatchPlan, Position]:
             )
     for source_name, (version, _, split) in sources.items():
         datasets[source_name] = open_dataset(version, split)
+    forms: dict[str, OrderForm] | None = None
     # 3. Combine them as they were. The state has weights by rows, even if they were
     #    given by tokens.
     if mixture is None:
@@ -574,12 +612,19 @@ def restored(state: Any, open_dataset: Opener) -> tuple[BatchPlan, Position]:
             order=state.get("order"),
             max_fraction=_fractions(kept_rows, datasets),
         )
+        # Each source has an order of its own.
+        forms = OrderForm.all_of_state(state)
+        if forms is None:
+            raise ConfigError(
+                f"{NO_STATE}: sources: got {_short(state['sources'])}, and a window or interleave among them is none"
+            )
+        del options["window"]
     if not options["shuffle"]:  # the stored order has neither lanes nor windows
         del options["lanes"]
-        del options["window"]
+        options.pop("window", None)
     if "interleave" in options:
         options.pop("window", None)
-    plan = BatchPlan(data, LoaderOptions(batch_size=sizes, **options))
+    plan = BatchPlan(data, LoaderOptions(batch_size=sizes, **options), forms)
     return plan, position_of(plan, state)
 
 

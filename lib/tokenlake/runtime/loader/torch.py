@@ -232,7 +232,7 @@ class TorchBatches(IterableDataset[Item]):
         self._start = position_of(reader.plan, state)
         if reader is not self.reader.get():
             self.reader = shared_reader(
-                reader.plan.data, reader.plan.options, reader.plan.form
+                reader.plan.data, reader.plan.options, reader.plan.forms
             )
         self._epoch.fill_(self._start.passes)
 

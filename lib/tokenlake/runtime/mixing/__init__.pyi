@@ -13,7 +13,8 @@ from tokenlake.runtime.mixing.mixture import SourceMixture as SourceMixture
 from tokenlake.runtime.mixing.order import EpochOrder as EpochOrder
 from tokenlake.runtime.mixing.order_form import OrderForm as OrderForm
 from tokenlake.runtime.mixing.order_form import RowOrder as RowOrder
-from tokenlake.runtime.mixing.order_form import default_form as default_form
+from tokenlake.runtime.mixing.order_form import SourceMemory as SourceMemory
+from tokenlake.runtime.mixing.order_form import default_forms as default_forms
 from tokenlake.runtime.mixing.random import Int64 as Int64
 from tokenlake.runtime.mixing.random import Permutation as Permutation
 from tokenlake.runtime.mixing.random import extended as extended

@@ -10,25 +10,29 @@ stored           one row group                                           1 (:cla
 ===============  ======================================================  =========================================
 
 The default is chosen from the memory that decoded row groups may take
-(:func:`default_form`):
+(:func:`default_forms`):
 
 1. Three quarters of the memory are for row groups that are open; the rest is for those
-   that are read ahead.
-2. A dataset that fits into them is permuted as a whole.
+   that are read ahead. The sources of a mixture divide it: the number of open row
+   groups of each is in proportion to its share of the rows.
+2. A dataset that fits into its part is permuted as a whole.
 3. Otherwise each lane has ``floor(memory / (lanes * bytes of a row group))`` strands,
    at least 1.
 
 Example: 512 MiB, of which 384 MiB are for open row groups. A dataset of 200 million ids
 of 16 bits takes 381 MiB and is permuted as a whole. One of 20 billion ids has row
 groups of 512 KiB: 64 lanes have ``384 MiB / (64 * 512 KiB) = 12`` strands each. With
-ids of 32 bits they have 6.
+ids of 32 bits they have 6. In a mixture of such a dataset, of share 0.9, with one of 10
+million ids (19 MiB), of share 0.1, the small one fits into its 38 MiB. The large one
+has the other 365 MiB: 11 strands.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Literal, Protocol, Self, final
+from fractions import Fraction
+from typing import Any, Final, Literal, Protocol, Self, cast, final
 
 from tokenlake.base.arrays import Bools, Int64
 from tokenlake.runtime.mixing.order import ORDER_VERSION, EpochOrder
@@ -129,6 +133,26 @@ class OrderForm:
             return cls(window=window)
         return None
 
+    @classmethod
+    def all_of_state(cls, state: Mapping[str, Any]) -> dict[str, Self] | None:
+        """Return the form of each source of the mixture that a state names.
+
+        A source without a form is read one row group after the other, as all were
+        before. The result is None if a form is invalid.
+        """
+        sources: Any = state.get("sources")
+        if not isinstance(sources, Mapping):
+            return None
+        forms: dict[str, Self] = {}
+        for name, source in cast("Mapping[str, Any]", sources).items():
+            form: Self | None = cls()
+            if isinstance(source, Mapping) and "window" in source:
+                form = cls.of_state(cast("Mapping[str, Any]", source))
+            if form is None:
+                return None
+            forms[name] = form
+        return forms
+
     @property
     def version(self) -> int:
         """Version of the order, which defines the meaning of its seed and numbers."""
@@ -160,6 +184,10 @@ class OrderForm:
         return EpochOrder(group_rows, lanes=lanes, seed=seed, window=self.window)
 
 
+ONE_BY_ONE: Final = OrderForm()
+"""Form in which a lane reads one row group after the other."""
+
+
 def _is_count(value: Any) -> bool:
     """Return whether a value of a state is a number of row groups or strands."""
     return type(value) is int and 1 <= value <= MOST_COUNTED
@@ -176,30 +204,119 @@ def open_bytes(max_bytes: int) -> int:
     return max_bytes * 3 // 4
 
 
-def default_form(
-    *,
-    rows: int,
-    groups: int,
-    decoded_bytes: int,
-    lanes: int,
-    streams: int,
-    max_bytes: int,
-) -> OrderForm:
-    """Return the form that keeps as many row groups open as fit into memory.
+@dataclass(frozen=True, slots=True)
+class SourceMemory:
+    """Size of a dataset in memory, and its part of the rows that are read.
 
-    Args:
+    Attributes:
         rows: Number of rows.
         groups: Number of row groups.
         decoded_bytes: Memory of all row groups, decoded.
+        share: Its share of the rows of a mixture; 1 for a single dataset. Shares need
+            not sum to 1.
+    """
+
+    rows: int
+    groups: int
+    decoded_bytes: int
+    share: Fraction = Fraction(1)
+
+    @property
+    def group_bytes(self) -> int:
+        """Mean memory of a decoded row group, at least 1."""
+        return max(1, self.decoded_bytes // max(1, self.groups))
+
+
+def default_forms(
+    sources: Mapping[str, SourceMemory], *, lanes: int, streams: int, max_bytes: int
+) -> dict[str, OrderForm]:
+    """Return the forms that keep as many row groups open as fit into memory.
+
+    Args:
+        sources: Name -> size of each source of a mixture, or of the one dataset.
         lanes: Number of lanes.
         streams: Number of orders that are read side by side: the buckets, or 1.
         max_bytes: Memory for decoded row groups.
     """
     memory = open_bytes(max_bytes)
-    if decoded_bytes <= memory:
-        return OrderForm(window=ALL_ROWS)
-    group_bytes = max(1, decoded_bytes // max(1, groups))
-    fitting = memory // (streams * lanes * group_bytes)
-    # A strand has a row at least.
-    most_strands = max(1, rows // (streams * lanes))
-    return OrderForm(interleave=min(max(1, fitting), most_strands))
+    forms: dict[str, OrderForm] = {}
+    # 1. A source that fits into its part of the memory is permuted as a whole. What it
+    #    leaves free is divided among the others, of which some more may fit then.
+    divided = dict(sources)
+    whole = [*divided]
+    while whole:
+        open_groups = _open_groups(divided, memory)
+        whole = [
+            name
+            for name, source in divided.items()
+            if source.decoded_bytes <= open_groups[name] * source.group_bytes
+        ]
+        for name in whole:
+            forms[name] = OrderForm(window=ALL_ROWS)
+            memory -= divided.pop(name).decoded_bytes
+
+    # 2. A lane has a strand of each source at least. Those with no more than that come
+    #    first, and the others divide the rest of the memory.
+    smallest = streams * lanes
+    single = [*divided]
+    while single:
+        open_groups = _open_groups(divided, memory)
+        single = [name for name in divided if open_groups[name] < 2 * smallest]
+        for name in single:
+            forms[name] = OrderForm(interleave=1)
+            memory -= smallest * divided.pop(name).group_bytes
+
+    # 3. The others have several strands, each of a row at least.
+    strands = _several_strands(divided, memory, smallest)
+    for name, source in divided.items():
+        most_strands = max(1, source.rows // smallest)
+        forms[name] = OrderForm(interleave=min(strands[name], most_strands))
+    return {name: forms[name] for name in sources}
+
+
+def _several_strands(
+    sources: Mapping[str, SourceMemory], memory: int, lanes: int
+) -> dict[str, int]:
+    """Return the strands of each source, whole numbers in the ratio of the shares.
+
+    They are rounded down. Memory that is left then is for those with the largest
+    remainders.
+
+    Args:
+        sources: Name -> size of each source.
+        memory: Memory for the row groups of all sources.
+        lanes: Number of lanes of all orders.
+    """
+    strands: dict[str, int] = {}
+    remainders: dict[str, Fraction] = {}
+    for name, open_groups in _open_groups(sources, memory).items():
+        strands[name] = int(open_groups // lanes)
+        remainders[name] = open_groups / lanes - strands[name]
+        memory -= strands[name] * lanes * sources[name].group_bytes
+    for name in sorted(remainders, key=remainders.__getitem__, reverse=True):
+        strand_bytes = lanes * sources[name].group_bytes
+        if strand_bytes <= memory:
+            strands[name] += 1
+            memory -= strand_bytes
+    return strands
+
+
+def _open_groups(
+    sources: Mapping[str, SourceMemory], memory: int
+) -> dict[str, Fraction]:
+    """Return the row groups of each source that are open if the memory is divided.
+
+    Their numbers are in the ratio of the shares: a row group then gives a row to as
+    many batches, whichever source it is of.
+
+    Args:
+        sources: Name -> size of each source.
+        memory: Memory for the row groups of all sources.
+    """
+    bytes_per_share = Fraction(0)
+    for source in sources.values():
+        bytes_per_share += source.share * source.group_bytes
+    return {
+        name: max(0, memory) * source.share / bytes_per_share
+        for name, source in sources.items()
+    }

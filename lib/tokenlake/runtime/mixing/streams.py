@@ -1,7 +1,7 @@
 """Streams of a pass: the dataset and the stored row at each position.
 
 A :class:`SourceMixture` states the source and the place in that source's lane of the
-row at a position. The :class:`EpochOrder` of the source states the stored row at that
+row at a position. The :class:`.RowOrder` of the source states the stored row at that
 place. Both together are the stream of a mixture (:class:`MixtureStream`), whether a
 flow writes it or a trainer reads it. The stream of one dataset (:class:`EpochStream`)
 needs only the order.
@@ -21,8 +21,7 @@ from tokenlake.base.arrays import Int64, grouped
 from tokenlake.errors import ConfigError
 from tokenlake.runtime.mixing.lanes import LaneLayout
 from tokenlake.runtime.mixing.mixture import SourceMixture
-from tokenlake.runtime.mixing.order import EpochOrder
-from tokenlake.runtime.mixing.order_form import RowOrder
+from tokenlake.runtime.mixing.order_form import ONE_BY_ONE, OrderForm, RowOrder
 from tokenlake.runtime.mixing.random import key_of
 
 # Positions that are worked out together: a lane's block is shuffled as a whole, for
@@ -193,7 +192,7 @@ class MixtureStream(RowStream):
     def __init__(
         self,
         mixture: SourceMixture,
-        orders: Sequence[EpochOrder],
+        orders: Sequence[RowOrder],
         *,
         rows: int | None = None,
     ) -> None:
@@ -306,7 +305,14 @@ class MixtureStream(RowStream):
         return self.mixture.layout.locate(np.arange(start, stop, dtype=np.int64))[0]
 
 
-def source_order(name: str, group_rows: Int64, *, lanes: int, seed: int) -> EpochOrder:
+def source_order(
+    name: str,
+    group_rows: Int64,
+    *,
+    lanes: int,
+    seed: int,
+    form: OrderForm = ONE_BY_ONE,
+) -> RowOrder:
     """Return the order inside a source.
 
     It depends on the name of the source, not on its index among the sources.
@@ -316,6 +322,8 @@ def source_order(name: str, group_rows: Int64, *, lanes: int, seed: int) -> Epoc
         group_rows: Number of rows of each row group, int64[G].
         lanes: Number of lanes of the mixture.
         seed: Seed of the mixture.
+        form: Form of the order. By default a lane reads one row group after the other,
+            as the flow ``mix`` does.
     """
     word = xxhash.xxh3_64_intdigest(name.encode())
-    return EpochOrder(group_rows, lanes=lanes, seed=key_of(seed, word))
+    return form.order(group_rows, lanes=lanes, seed=key_of(seed, word))
