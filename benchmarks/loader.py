@@ -22,6 +22,7 @@ from benchmarks.loader_quality import measure_quality
 from benchmarks.loader_ragged import measure_ragged
 from benchmarks.loader_rates import LoaderSeries, measure_rates, rate_goals
 from benchmarks.loader_remote import measure_remote
+from benchmarks.mixture_quality import measure_mixture_quality
 from benchmarks.vocabularies import Vocabulary
 
 # MB of text: the input that shows start-up cost, the one of `--quick`
@@ -97,6 +98,7 @@ def measure_loader(
     report.add("moments", lambda: measure_moments(work, maker, vocabulary, full, turns))
     report.add("hosts", lambda: measure_hosts(work, full))
     report.add("64 sources", lambda: measure_many_sources(small, turns))
+    report.add("mixtures' order", measure_mixture_quality)
     report.add("a bucket", lambda: measure_remote(work, full, turns))
     report.add("ranks", lambda: measure_balance(full))
     source, epochs = maker.make(QUICK if quick else megabytes), 1 if quick else PASSES

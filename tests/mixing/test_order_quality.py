@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.loader_quality import is_like_chance
+from benchmarks.mixture_quality import forms_of, mixture_quality
 from benchmarks.shuffle_quality import (
     ShuffleQuality,
     delivered_rows,
@@ -22,6 +23,7 @@ from tokenlake.errors import ConfigError
 from tokenlake.runtime.mixing import (
     EpochOrder,
     LaneLayout,
+    OrderForm,
     RowOrder,
     StrandOrder,
     UniformOrder,
@@ -122,3 +124,31 @@ def test_strands_mix_better_than_a_window() -> None:
     window = shuffle_quality(EpochOrder(group_rows, lanes=LANES, seed=3), BATCH)
     assert window.autocorrelation[BATCH].value > 0.9
     assert not is_like_chance(window)
+
+
+def test_the_sources_of_a_mixture_mix_better_than_one_by_one() -> None:
+    """The goals of the default order, for sources of different sizes and weights."""
+    group_rows = {
+        "web": np.full(3_000, 64),
+        "code": np.full(900, 64),
+        "books": np.full(30, 64),
+    }
+    weights = {"web": 0.65, "code": 0.3, "books": 0.05}
+    # 64 rows of 2,048 ids have 256 KiB: 1,536 row groups are open in 384 MiB.
+    forms = forms_of(group_rows, weights, lanes=8)
+    assert forms["books"] == OrderForm(window="all")
+    default = mixture_quality(group_rows, weights, forms, lanes=8, batches=600)
+    for quality in default.values():
+        assert quality.batch_variance <= 1.2
+        assert quality.autocorrelation <= 0.2
+    one_by_one = mixture_quality(
+        group_rows,
+        weights,
+        dict.fromkeys(weights, OrderForm()),
+        lanes=8,
+        batches=600,
+    )
+    for name in ("web", "code"):
+        assert one_by_one[name].batch_variance > 3
+        assert one_by_one[name].autocorrelation > 0.5
+        assert default[name].batch_groups > 5 * one_by_one[name].batch_groups

@@ -56,8 +56,9 @@ class DataLoader:
     and of nothing else: batch k of the whole run is the same with any number of hosts,
     threads and resumptions. Without `window` and `interleave` it also depends on
     `cache_bytes`: the order keeps as many row groups open as fit into three quarters of
-    them. A dataset that fits is shuffled as a whole. A state names its order, and a
-    loader of the default order resumes in it.
+    them. A dataset that fits is shuffled as a whole. The sources of a mixture divide
+    the memory, and `window` and `interleave` hold for each of them. A state names its
+    order, and a loader of the default order resumes in it.
 
     Args:
         data: Dataset, or :class:`Mixture` of datasets.
