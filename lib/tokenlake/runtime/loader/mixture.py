@@ -220,7 +220,7 @@ class Mixture:
             size = self.sizes[source_name]
             decoded_bytes = dataset.rows.decoded_bytes
             # A shortened source has fewer row groups, most of them whole.
-            used_bytes = decoded_bytes * size.groups // len(dataset.rows.group_rows)
+            used_bytes = decoded_bytes * size.groups // max(1, len(dataset.rows.group_rows))
             weights = [point[source_name] for point in self._weights]
             share = max(smallest_share, Fraction(max(weights)))
             sources[source_name] = SourceMemory(
