@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tokenlake import WeightScheduler
-from tokenlake.runtime.mixing import Deal, constant
+from tokenlake.runtime.mixing import Deal, Int64, constant
 
 Rows = list[list[int]]  # of each source and lane
 
@@ -113,6 +114,72 @@ def test_a_group_is_dealt_as_a_walk_from_cell_to_cell_deals_it(
         size,
     )
     assert rows_taken[:-1].tolist() == expected
+
+
+def moving_deal() -> Deal:
+    """Return a deal of 5 sources in 4 lanes; the heaviest source changes."""
+    points = [
+        {"step": 0, "weights": {"a": 1.0, "b": 2.0, "c": 3.0, "d": 4.0, "e": 90.0}},
+        {"step": 700, "weights": {"a": 90.0, "b": 4.0, "c": 3.0, "d": 2.0, "e": 1.0}},
+    ]
+    return Deal(
+        WeightScheduler(points, "linear"),
+        lanes=4,
+        batch_size=8,
+        block_size=100,
+        step_rows=8,
+        seed=5,
+    )
+
+
+MOVING_CELLS = 900
+
+
+@pytest.fixture(scope="module")
+def rows_in_order() -> Int64:
+    """Return the rows before all cells of the moving deal, int64[cells, J, lanes].
+
+    Each lane is read from its beginning.
+    """
+    deal = moving_deal()
+    cells = range(MOVING_CELLS)
+    return np.stack([deal.bounds(lane, cells)[:-1] for lane in range(4)], axis=2)
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.integers(0, 3), st.integers(0, MOVING_CELLS - 60), st.integers(1, 60)
+        ),
+        min_size=1,
+        max_size=8,
+    )
+)
+@settings(max_examples=40, deadline=None)
+def test_cells_have_the_same_rows_in_whichever_order_they_are_read(
+    rows_in_order: Int64, reads: list[tuple[int, int, int]]
+) -> None:
+    """A group is computed up to the last cell that was read, and continued from it."""
+    deal = moving_deal()
+    for lane, first, count in reads:
+        bounds = deal.bounds(lane, range(first, first + count))
+        assert np.array_equal(
+            bounds[:-1], rows_in_order[first : first + count, :, lane]
+        )
+        assert deal.before(lane, first) == tuple(rows_in_order[first, :, lane].tolist())
+
+
+def test_threads_read_the_same_group_at_the_same_time(rows_in_order: Int64) -> None:
+    deal = moving_deal()
+
+    def read(number: int) -> Int64:
+        lane = number % 4
+        cells = range(0, 100, 7)
+        return np.stack([deal.bounds(lane, range(cell, cell + 1))[0] for cell in cells])
+
+    with ThreadPoolExecutor(8) as threads:
+        for number, rows in enumerate(threads.map(read, range(16))):
+            assert np.array_equal(rows, rows_in_order[0:100:7, :, number % 4])
 
 
 @pytest.mark.parametrize("has_small_keys", [True, False])

@@ -22,6 +22,8 @@ from tokenlake.runtime.mixing.random import key_of as key_of
 from tokenlake.runtime.mixing.random import shuffled as shuffled
 from tokenlake.runtime.mixing.random import splitmix64 as splitmix64
 from tokenlake.runtime.mixing.schedule import constant as constant
+from tokenlake.runtime.mixing.search import Search as Search
+from tokenlake.runtime.mixing.search import search_together as search_together
 from tokenlake.runtime.mixing.strand_order import StrandOrder as StrandOrder
 from tokenlake.runtime.mixing.streams import EpochStream as EpochStream
 from tokenlake.runtime.mixing.streams import MixtureStream as MixtureStream

@@ -45,7 +45,7 @@ from tokenlake.runtime.mixing.counts import Tallies, counts_of
 from tokenlake.runtime.mixing.eras import eras_of
 from tokenlake.runtime.mixing.schedule import WeightScheduler
 from tokenlake.runtime.mixing.slot_deal import MOST_BORDERS, SlotDeal, clamped
-from tokenlake.runtime.mixing.span import Span
+from tokenlake.runtime.mixing.span import DealtGroup, Span
 
 # Slots of a lane: enough for 8 sources whose weights change, or 11 whose weights do not.
 _LEAST_GROUP: Final = 128
@@ -102,7 +102,7 @@ class Deal(SlotDeal):
             for span in self._spans:
                 self._check(span, block_size)
         self._first_cells = [span.first for span in self._spans]
-        self._taken_inside = lru_cache(_MOST_GROUPS)(self._compute_taken_inside)
+        self._group = lru_cache(_MOST_GROUPS)(self._dealt_group)
 
     def before(self, lane: int, cell: int) -> Tallies:
         if self._lanes == 1:
@@ -111,10 +111,11 @@ class Deal(SlotDeal):
         span = self._span_with_base(number)
         group, cell_of_group = divmod(cell - span.first, span.cells)
         if cell_of_group == 0:
-            rows_taken = span.taken_before_group(group)
+            rows_taken = span.taken_before_group(group)[:, lane]
         else:
-            rows_taken = self._taken_inside(number, group)[cell_of_group]
-        return tuple(rows_taken[:, lane].tolist())
+            cells = range(cell, cell + 1)
+            rows_taken = self._group(number, group).taken_before(lane, cells)[0]
+        return tuple(rows_taken.tolist())
 
     def bounds(self, lane: int, cells: range) -> Int64:
         if self._lanes == 1:
@@ -133,12 +134,12 @@ class Deal(SlotDeal):
                 group_end = min(group_end, self._first_cells[number + 1])
             end_cell = min(cells.stop + 1, group_end)
             if cell_of_group == 0 and end_cell == cell + 1:
-                rows_taken = span.taken_before_group(group)[None]
+                parts.append(span.taken_before_group(group)[None, :, lane])
             else:
-                rows_taken = self._taken_inside(number, group)[
-                    cell_of_group : cell_of_group + end_cell - cell
-                ]
-            parts.append(rows_taken[:, :, lane])
+                cells_of_group = range(cell, end_cell)
+                parts.append(
+                    self._group(number, group).taken_before(lane, cells_of_group)
+                )
             cell = end_cell
         return np.concatenate(parts)
 
@@ -229,9 +230,9 @@ class Deal(SlotDeal):
                 earlier.draws_before.cache_clear()
         return self._spans[number]
 
-    def _compute_taken_inside(self, number: int, group: int) -> Int64:
-        """Return the rows before each cell of a group of a span, int64[cells, J, L]."""
-        return self._span_with_base(number).taken_inside(group)
+    def _dealt_group(self, number: int, group: int) -> DealtGroup:
+        """Return the rows of the lanes inside a group of a span."""
+        return self._span_with_base(number).group(group)
 
     def _check(self, span: Span, block_size: int) -> None:
         """Raise ConfigError where groups of a span are too large to remember."""

@@ -35,7 +35,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache, partial
 from itertools import pairwise
 from typing import Final, NamedTuple, Self, final
 
@@ -53,6 +52,7 @@ from tokenlake.runtime.mixing.random import (
     key_of,
     values_at,
 )
+from tokenlake.runtime.mixing.search import Lookup, Search, search_alone
 
 ORDER_VERSION: Final = 2
 """Version of :class:`EpochOrder`: of the meaning of seed, lanes and window. It is
@@ -82,8 +82,8 @@ class _Layout:
     offsets: Int64
 
     @classmethod
-    def of(cls, group_rows: Int64, seed: int, epochs: Int64) -> Self:
-        """Lay out the row groups of some epochs.
+    def of(cls, group_rows: Int64, seed: int, epochs: Int64) -> Search[Self]:
+        """Search for the layout of the row groups of some epochs.
 
         Args:
             group_rows: Rows of each row group as stored, int64[G].
@@ -95,7 +95,7 @@ class _Layout:
         if len(keys) > 1:
             keys = np.repeat(keys, groups)
         place = np.tile(np.arange(groups), len(epochs))
-        group_at = Permutation(groups, keys).at(place)
+        group_at = yield Lookup(place, groups, keys)
         return cls(group_at, offsets_of(group_rows[group_at]))
 
     def place_with(self, virtual: Int64) -> Int64:
@@ -121,8 +121,8 @@ class _Windows(NamedTuple):
     begin: Int64
     size: Int64
 
-    def row_at(self, places: Int64, keys: UInt64) -> Int64:
-        """Return the virtual row at each place, int64[n].
+    def row_at(self, places: Int64, keys: UInt64) -> Search[Int64]:
+        """Search for the virtual row at each place, int64[n].
 
         Args:
             places: Places in these windows, counted like virtual rows from the epoch's
@@ -131,7 +131,8 @@ class _Windows(NamedTuple):
         """
         if not len(places):
             return places
-        return self.begin + self._permutation(keys).at(places - self.begin)
+        index = places - self.begin
+        return self.begin + (yield Lookup(index, self._common_size, self._keys(keys)))
 
     def place_of(self, virtual: Int64, keys: UInt64) -> Int64:
         """Return the place of each virtual row, int64[n].
@@ -140,14 +141,20 @@ class _Windows(NamedTuple):
         """
         if not len(virtual):
             return virtual
-        return self.begin + self._permutation(keys).inverse(virtual - self.begin)
+        permutation = Permutation(self._common_size, self._keys(keys))
+        return self.begin + permutation.inverse(virtual - self.begin)
 
-    def _permutation(self, keys: UInt64) -> Permutation:
-        window_keys = extended(keys, self.number)
+    @property
+    def _common_size(self) -> int | Int64:
+        """Size of all windows; the size of each, int64[n], if they differ."""
         first_size = int(self.size[0])
         if (self.size == first_size).all():
-            return Permutation(first_size, window_keys)
-        return Permutation(self.size, window_keys)
+            return first_size
+        return self.size
+
+    def _keys(self, keys: UInt64) -> UInt64:
+        """Return the key of each window, uint64[n], from those of epoch and lane."""
+        return extended(keys, self.number)
 
 
 @final
@@ -184,13 +191,9 @@ class EpochOrder:
         self._lengths = np.diff(self._bounds)
         self.seed: Final = seed & WORD
         self.window: Final = window
-        # The cache refers to this partial, not to `self`: no cycle, so that both go
-        # together.
-        lay_out = partial(_Layout.of, self._group_rows, self.seed)
-        self._lay_out = lay_out
-        self._layout_of = lru_cache(_MOST_LAYOUTS)(
-            lambda epoch: lay_out(np.array([epoch]))
-        )
+        # Layouts of the epochs that were used last. The tuple is replaced, not changed:
+        # threads share it.
+        self._layouts: tuple[tuple[int, _Layout], ...] = ()
 
     @property
     def lanes(self) -> int:
@@ -236,6 +239,15 @@ class EpochOrder:
         Raises:
             ConfigError: A place, lane or epoch does not exist.
         """
+        return search_alone(self.search(epoch, lane, place))
+
+    def search(
+        self, epoch: Int64 | int, lane: Int64 | int, place: Int64
+    ) -> Search[tuple[Int64, Int64]]:
+        """Search for the row group and the row in it at each place.
+
+        The arguments and results are those of :meth:`at`.
+        """
         # Keys and borders of the lanes, of each place or of all.
         epochs = np.atleast_1d(np.asarray(epoch, np.int64))
         lanes = np.atleast_1d(np.asarray(lane, np.int64))
@@ -246,13 +258,15 @@ class EpochOrder:
         group = np.empty_like(place)
         row = np.empty_like(place)
         for part in self._parts_by_layout(epochs):
-            layout = part.layout
+            layout = yield from self._search_layout(part.epochs)
             begin = values_at(lane_begin, part.selection) + part.epoch_begin
             end = values_at(lane_end, part.selection) + part.epoch_begin
             place_in_layout = begin + place[part.selection]
             # Step 3: the window's permutation leads to a virtual row.
             windows = self._windows_with(layout, place_in_layout, begin, end)
-            virtual = windows.row_at(place_in_layout, values_at(keys, part.selection))
+            virtual = yield from windows.row_at(
+                place_in_layout, values_at(keys, part.selection)
+            )
             # Step 1: the virtual row lies in a row group. A window of one row group
             # permutes its rows only.
             group_place = windows.group_place
@@ -405,7 +419,7 @@ class EpochOrder:
         return _Windows(group_place, number, begin, end - begin)
 
     def _parts_by_layout(self, epochs: Int64) -> Iterator[_LayoutPart]:
-        """Yield layouts until all places have had theirs.
+        """Yield the places whose epochs are laid out together, until all had theirs.
 
         Args:
             epochs: Epoch of each place, int64[n] or int64[1].
@@ -413,7 +427,7 @@ class EpochOrder:
         if not len(epochs):
             return
         if epochs.min() == epochs.max():
-            yield _LayoutPart(self._layout_of(int(epochs[0])), slice(None), 0)
+            yield _LayoutPart(epochs[:1], slice(None), 0)
             return
         # Several epochs of a small dataset are laid out together.
         distinct_epochs, index_of_epoch = np.unique(epochs, return_inverse=True)
@@ -427,29 +441,41 @@ class EpochOrder:
             first_indices.tolist(), pairwise(borders.tolist()), strict=False
         ):
             part_epochs = distinct_epochs[first_index : first_index + together]
-            layout = self._layout_of_epochs(part_epochs)
             selection = by_epoch[begin:end]
             yield _LayoutPart(
-                layout, selection, (index_of_epoch[selection] - first_index) * self.rows
+                part_epochs,
+                selection,
+                (index_of_epoch[selection] - first_index) * self.rows,
             )
 
-    def _layout_of_epochs(self, epochs: Int64) -> _Layout:
-        if len(epochs) == 1:
-            return self._layout_of(int(epochs[0]))
-        return self._lay_out(epochs)
+    def _layout_of(self, epoch: int) -> _Layout:
+        """Return the layout of an epoch."""
+        return search_alone(self._search_layout(np.array([epoch])))
+
+    def _search_layout(self, epochs: Int64) -> Search[_Layout]:
+        """Search for the layout of some epochs; that of a single one is remembered."""
+        if len(epochs) > 1:
+            return (yield from _Layout.of(self._group_rows, self.seed, epochs))
+        epoch = int(epochs[0])
+        layout = dict(self._layouts).get(epoch)
+        if layout is None:
+            layout = yield from _Layout.of(self._group_rows, self.seed, epochs)
+        layouts = [entry for entry in self._layouts if entry[0] != epoch]
+        self._layouts = ((epoch, layout), *layouts[: _MOST_LAYOUTS - 1])
+        return layout
 
 
 class _LayoutPart(NamedTuple):
     """Places whose epochs are laid out together.
 
     Attributes:
-        layout: Layout of their epochs.
+        epochs: Epochs that are laid out, int64[epochs].
         selection: Indices of the places; a slice for all of them.
         epoch_begin: Virtual row of the layout at which the epoch of each place begins,
             int64[m], or one for all.
     """
 
-    layout: _Layout
+    epochs: Int64
     selection: Int64 | slice
     epoch_begin: Int64 | int
 

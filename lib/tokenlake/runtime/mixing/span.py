@@ -27,9 +27,9 @@ all lanes have taken alike afterwards.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from itertools import pairwise
 from typing import Final, final
 
@@ -41,7 +41,7 @@ from tokenlake.runtime.mixing.counts import Counts, Tallies
 from tokenlake.runtime.mixing.eras import Era
 from tokenlake.runtime.mixing.random import key_of, shuffled
 from tokenlake.runtime.mixing.slot_deal import MOST_BORDERS
-from tokenlake.runtime.mixing.spread import spread
+from tokenlake.runtime.mixing.spread import Spread
 
 _RANKS: Final = 0xDEA1  # first word of the keys of ranks
 
@@ -66,6 +66,33 @@ class _GroupRun:
     rank: Int64
     heaviest: int
     has_closed_form: bool
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class DealtGroup:
+    """Rows of the lanes inside a group of cells.
+
+    Attributes:
+        parts: Cells of each part of the group, in order.
+        spreads: Rows of each part.
+    """
+
+    parts: Sequence[range]
+    spreads: Sequence[Spread]
+
+    def taken_before(self, lane: int, cells: range) -> Int64:
+        """Return the rows of a lane before each of n cells of the group, int64[n, J]."""
+        rows_taken: list[Int64] = []
+        for part, spread in zip(self.parts, self.spreads, strict=True):
+            begin = max(cells.start, part.start)
+            end = min(cells.stop, part.stop)
+            if begin < end:
+                cells_of_part = range(begin - part.start, end - part.start)
+                rows_taken.append(spread.taken_before(lane, cells_of_part))
+        if len(rows_taken) == 1:
+            return rows_taken[0]
+        return np.concatenate(rows_taken)
 
 
 @final
@@ -127,7 +154,12 @@ class Span:
         group, cell_of_group = divmod(cell - self.first, self.cells)
         if cell_of_group == 0:
             return self.taken_before_group(group)
-        return self.taken_inside(group)[cell_of_group]
+        cells = range(cell, cell + 1)
+        dealt_group = self.group(group)
+        rows_of_lanes = [
+            dealt_group.taken_before(lane, cells) for lane in range(self._lanes)
+        ]
+        return np.concatenate(rows_of_lanes).T
 
     def taken_before_group(self, group: int) -> Int64:
         """Return each lane's rows of each source before a group, int64[J, L]."""
@@ -136,8 +168,8 @@ class Span:
             return run.base
         return self._closed_form(run, group)
 
-    def taken_inside(self, group: int) -> Int64:
-        """Return each lane's rows before each cell of a group, int64[cells, J, L]."""
+    def group(self, group: int) -> DealtGroup:
+        """Return the rows of the lanes inside a group; they are computed when needed."""
         run = self._run_of(group)
         if run.has_closed_form:
             cells = range(self._cell_of(group), self._cell_of(group + 1))
@@ -148,25 +180,30 @@ class Span:
         # The shares of each part are spread over its cells, so that every cell has the
         # counts of the stream.
         taken_before = self.taken_before_group(group)
-        rows_taken: list[Int64] = []
+        spreads: list[Spread] = []
         for cells, taken_after in parts:
-            borders = range(cells.start, cells.stop + 1)
-            counts = np.array(
-                [self.draws_before(cell * self._cell_rows) for cell in borders],
-                np.int64,
-            )
-            rows_taken.append(
-                spread(
+            spreads.append(
+                Spread(
                     taken_before,
                     taken_after - taken_before,
-                    np.diff(counts, axis=0),
-                    self.cell,
+                    partial(self._rows_of_cells, cells.start),
+                    cells=len(cells),
+                    size=self.cell,
                 )
             )
             taken_before = taken_after
-        if len(rows_taken) == 1:
-            return rows_taken[0]
-        return np.concatenate(rows_taken)
+        return DealtGroup([cells for cells, _ in parts], spreads)
+
+    def _rows_of_cells(self, first: int, cells: range) -> Int64:
+        """Return the rows of each source in n cells, all lanes together, int64[n, J].
+
+        Args:
+            first: Number of the cell from which the cells are counted.
+            cells: Cells, counted from there.
+        """
+        borders = range(first + cells.start, first + cells.stop + 1)
+        counts = [self.draws_before(cell * self._cell_rows) for cell in borders]
+        return np.diff(np.array(counts, np.int64), axis=0)
 
     @cached_property
     def runs(self) -> list[_GroupRun]:

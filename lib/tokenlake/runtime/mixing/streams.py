@@ -23,6 +23,7 @@ from tokenlake.runtime.mixing.lanes import LaneLayout
 from tokenlake.runtime.mixing.mixture import SourceMixture
 from tokenlake.runtime.mixing.order_form import ONE_BY_ONE, OrderForm, RowOrder
 from tokenlake.runtime.mixing.random import key_of
+from tokenlake.runtime.mixing.search import Search, search_together
 
 # Positions that are worked out together: a lane's block is shuffled as a whole, for
 # however few positions.
@@ -208,7 +209,8 @@ class MixtureStream(RowStream):
                 f"{lanes} lanes for each of {', '.join(mixture.names)}"
             )
         self.mixture: Final = mixture
-        self.orders = tuple(orders)
+        self._source_orders = tuple(orders)
+        self.orders = self._source_orders
 
     def rows(self, start: int, stop: int) -> StreamRows:
         """Return the stored rows at positions ``start .. stop``.
@@ -248,14 +250,24 @@ class MixtureStream(RowStream):
             epoch[selection] = draws.epoch[lane_places - first]
             index[selection] = draws.index[lane_places - first]
 
-        # 2. Row group and row, source by source.
+        # 2. Row group and row in the orders of all sources together.
+        by_source, sources, borders = grouped(source)
+        selections: list[Int64] = []
+        searches: list[Search[tuple[Int64, Int64]]] = []
+        ranges = pairwise(borders.tolist())
+        for number, (begin, end) in zip(sources.tolist(), ranges, strict=True):
+            selection = by_source[begin:end]
+            selections.append(selection)
+            searches.append(
+                self._source_orders[number].search(
+                    epoch[selection], lane[selection], index[selection]
+                )
+            )
         group = np.empty(len(lane), np.int64)
         row = np.empty(len(lane), np.int64)
-        for number, order in enumerate(self.orders):
-            selection = np.flatnonzero(source == number)
-            group[selection], row[selection] = order.at(
-                epoch[selection], lane[selection], index[selection]
-            )
+        rows_of_sources = search_together(searches)
+        for selection, rows in zip(selections, rows_of_sources, strict=True):
+            group[selection], row[selection] = rows
         return StreamRows(source, epoch, group, row)
 
     def place_of(
