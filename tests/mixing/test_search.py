@@ -9,25 +9,40 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tokenlake.runtime.mixing import EpochOrder, Int64, Search, search_together
+from tokenlake.runtime.mixing import (
+    EpochOrder,
+    Int64,
+    OrderForm,
+    Search,
+    ShuffledOrder,
+    search_together,
+)
 
-Orders = Callable[[], EpochOrder]
+Orders = Callable[[], ShuffledOrder]
 """Makes an order of a few row groups in 2 lanes, which remembers no layout."""
+
+FORMS = (
+    OrderForm(),
+    OrderForm(window=3),
+    OrderForm(window="all"),
+    OrderForm(interleave=1),
+    OrderForm(interleave=4),
+)
 
 
 @st.composite
 def orders(draw: st.DrawFn) -> Orders:
     group_rows = draw(st.lists(st.integers(0, 40), min_size=1, max_size=6))
+    form = draw(st.sampled_from(FORMS))
     return partial(
-        EpochOrder,
+        form.order,
         np.array([*group_rows, 2], np.int64),
         lanes=2,
         seed=draw(st.integers(0, 3)),
-        window=draw(st.integers(1, 3)),
     )
 
 
-def places(order: EpochOrder, epochs: list[int]) -> tuple[Int64, Int64, Int64]:
+def places(order: ShuffledOrder, epochs: list[int]) -> tuple[Int64, Int64, Int64]:
     """Return epochs, lanes and places of one row of each lane in each epoch."""
     lane = np.tile(np.arange(2), len(epochs))
     epoch = np.repeat(np.array(epochs, np.int64), 2)

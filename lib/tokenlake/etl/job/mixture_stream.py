@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from tokenlake.base.arrays import Int64
 from tokenlake.errors import IntegrityError
 from tokenlake.runtime.mixing.caps import shortened
-from tokenlake.runtime.mixing.order_form import RowOrder
+from tokenlake.runtime.mixing.order_form import ShuffledOrder
 from tokenlake.runtime.mixing.streams import MixtureStream, source_order
 from tokenlake.runtime.store.draws import open_mixture
 from tokenlake.runtime.store.mixture import MixtureSpec
@@ -36,7 +36,7 @@ def open_stream(spec: MixtureSpec, group_rows: Mapping[str, Int64]) -> MixtureSt
     # 2. The order of each source.
     mixture = open_mixture(spec)
     order = spec.order
-    source_orders: list[RowOrder] = []
+    source_orders: list[ShuffledOrder] = []
     for source_name in mixture.names:
         # A source whose repetitions are limited may give only the first part of its
         # rows.

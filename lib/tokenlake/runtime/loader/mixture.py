@@ -21,7 +21,7 @@ from tokenlake.runtime.mixing.mixture import (
     Stop,
     check_order,
 )
-from tokenlake.runtime.mixing.order_form import OrderForm, RowOrder, SourceMemory
+from tokenlake.runtime.mixing.order_form import OrderForm, ShuffledOrder, SourceMemory
 from tokenlake.runtime.mixing.random import key_of
 from tokenlake.runtime.mixing.schedule import WeightScheduler, constant
 from tokenlake.runtime.mixing.streams import MixtureStream, source_order
@@ -220,7 +220,9 @@ class Mixture:
             size = self.sizes[source_name]
             decoded_bytes = dataset.rows.decoded_bytes
             # A shortened source has fewer row groups, most of them whole.
-            used_bytes = decoded_bytes * size.groups // max(1, len(dataset.rows.group_rows))
+            used_bytes = (
+                decoded_bytes * size.groups // max(1, len(dataset.rows.group_rows))
+            )
             weights = [point[source_name] for point in self._weights]
             share = max(smallest_share, Fraction(max(weights)))
             sources[source_name] = SourceMemory(
@@ -258,7 +260,7 @@ class Mixture:
         if self.rows is not None:
             order = self._order(lanes, batch_size, seed, None)
         seed_of_pass = seed if passes == 0 else key_of(seed, passes)
-        orders: list[RowOrder] = []
+        orders: list[ShuffledOrder] = []
         for source_name, dataset in self.datasets.items():
             group_rows = shortened(
                 source_name,

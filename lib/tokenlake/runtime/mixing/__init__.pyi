@@ -13,6 +13,7 @@ from tokenlake.runtime.mixing.mixture import SourceMixture as SourceMixture
 from tokenlake.runtime.mixing.order import EpochOrder as EpochOrder
 from tokenlake.runtime.mixing.order_form import OrderForm as OrderForm
 from tokenlake.runtime.mixing.order_form import RowOrder as RowOrder
+from tokenlake.runtime.mixing.order_form import ShuffledOrder as ShuffledOrder
 from tokenlake.runtime.mixing.order_form import SourceMemory as SourceMemory
 from tokenlake.runtime.mixing.order_form import default_forms as default_forms
 from tokenlake.runtime.mixing.random import Int64 as Int64

@@ -36,6 +36,7 @@ from typing import Any, Final, Literal, Protocol, Self, cast, final
 
 from tokenlake.base.arrays import Bools, Int64
 from tokenlake.runtime.mixing.order import ORDER_VERSION, EpochOrder
+from tokenlake.runtime.mixing.search import Search
 from tokenlake.runtime.mixing.strand_order import StrandOrder
 from tokenlake.runtime.mixing.uniform_order import UniformOrder
 
@@ -105,6 +106,19 @@ class RowOrder(Protocol):
         ...
 
 
+class ShuffledOrder(RowOrder, Protocol):
+    """Rows of a dataset in every epoch, in a shuffled order.
+
+    Such orders are searched together with those of other sources.
+    """
+
+    def search(
+        self, epoch: Int64, lane: Int64, place: Int64
+    ) -> Search[tuple[Int64, Int64]]:
+        """Search for the row group and the row in it at each place, int64[n] both."""
+        ...
+
+
 @final
 @dataclass(frozen=True, slots=True)
 class OrderForm:
@@ -167,7 +181,7 @@ class OrderForm:
             facts["interleave"] = self.interleave
         return facts
 
-    def order(self, group_rows: Int64, *, lanes: int, seed: int) -> RowOrder:
+    def order(self, group_rows: Int64, *, lanes: int, seed: int) -> ShuffledOrder:
         """Return the order of a dataset in this form.
 
         Args:

@@ -53,6 +53,7 @@ from tokenlake.errors import ConfigError
 from tokenlake.runtime.mixing.lanes import lane_bounds
 from tokenlake.runtime.mixing.order import EpochOrder, check_places
 from tokenlake.runtime.mixing.random import Permutation, UInt64, extended, key_of
+from tokenlake.runtime.mixing.search import Lookup, Search, search_alone
 
 _ROUNDS: Final = 4  # first word of the keys that permute the strands of a round
 
@@ -118,17 +119,24 @@ class StrandOrder:
     def at(
         self, epoch: Int64 | int, lane: Int64 | int, place: Int64
     ) -> tuple[Int64, Int64]:
+        return search_alone(self.search(epoch, lane, place))
+
+    def search(
+        self, epoch: Int64 | int, lane: Int64 | int, place: Int64
+    ) -> Search[tuple[Int64, Int64]]:
         epochs = np.atleast_1d(np.asarray(epoch, np.int64))
         lanes = np.atleast_1d(np.asarray(lane, np.int64))
         check_places(self._lengths, epochs, lanes, place)
         lanes = np.broadcast_to(lanes, place.shape)
         # Step 4: the round and the turn in it lead to a strand, of which the round
         # takes the next row.
-        strand = self._strand_at(epochs, lanes, place)
+        strand = yield from self._search_strand(epochs, lanes, place)
         row_of_strand = place // self.strands
         # Steps 3 to 1.
-        return self._of_strands.at(
-            epochs, strand, self._mirrored(strand, row_of_strand)
+        return (
+            yield from self._of_strands.search(
+                epochs, strand, self._mirrored(strand, row_of_strand)
+            )
         )
 
     def place_of(self, epoch: int, group: Int64, row: Int64) -> tuple[Int64, Int64]:
@@ -163,7 +171,8 @@ class StrandOrder:
         lane = np.repeat(np.arange(self.lanes), turns)
         place = places_of(rounds * self.strands, turns)
         taken_rows = np.repeat(rounds, self.strands)
-        taken_rows[self._strand_at(np.array([epoch]), lane, place)] += 1
+        strand = search_alone(self._search_strand(np.array([epoch]), lane, place))
+        taken_rows[strand] += 1
         # 2. These are the first rows of even strands, and the last rows of odd ones.
         first = np.zeros_like(taken_rows)
         last = taken_rows.copy()
@@ -183,8 +192,8 @@ class StrandOrder:
         from_end = self._strand_lengths[strand] - 1 - row
         return np.where(strand % 2 == 0, row, from_end)
 
-    def _strand_at(self, epochs: Int64, lane: Int64, place: Int64) -> Int64:
-        """Return the strand, counted over all lanes, of each place of a lane, int64[n].
+    def _search_strand(self, epochs: Int64, lane: Int64, place: Int64) -> Search[Int64]:
+        """Search for the strand, counted over all lanes, of each place, int64[n].
 
         Args:
             epochs: Epochs, int64[n] or int64[1].
@@ -196,19 +205,20 @@ class StrandOrder:
         keys = self._keys(epochs, lane, rounds)
         is_last = rounds == self._whole_rounds
         if not is_last.any():
-            return lane * self.strands + Permutation(self.strands, keys).at(turn)
+            number_in_lane = yield Lookup(turn, self.strands, keys)
+            return lane * self.strands + number_in_lane
         strand = np.empty_like(place)
         in_whole_rounds = np.flatnonzero(~is_last)
-        number_in_lane = Permutation(self.strands, keys[in_whole_rounds]).at(
-            turn[in_whole_rounds]
+        number_in_lane = yield Lookup(
+            turn[in_whole_rounds], self.strands, keys[in_whole_rounds]
         )
         strand[in_whole_rounds] = lane[in_whole_rounds] * self.strands + number_in_lane
         # The last round has only the longer strands of the lane: the turn leads to the
         # number of one of them.
         last = np.flatnonzero(is_last)
         lane_of_last = lane[last]
-        number = Permutation(self._longer_of_lane[lane_of_last], keys[last]).at(
-            turn[last]
+        number = yield Lookup(
+            turn[last], self._longer_of_lane[lane_of_last], keys[last]
         )
         number += self._longer_before[lane_of_last * self.strands]
         strand[last] = np.searchsorted(self._longer_before, number, side="right") - 1

@@ -21,7 +21,12 @@ from tokenlake.base.arrays import Int64, grouped
 from tokenlake.errors import ConfigError
 from tokenlake.runtime.mixing.lanes import LaneLayout
 from tokenlake.runtime.mixing.mixture import SourceMixture
-from tokenlake.runtime.mixing.order_form import ONE_BY_ONE, OrderForm, RowOrder
+from tokenlake.runtime.mixing.order_form import (
+    ONE_BY_ONE,
+    OrderForm,
+    RowOrder,
+    ShuffledOrder,
+)
 from tokenlake.runtime.mixing.random import key_of
 from tokenlake.runtime.mixing.search import Search, search_together
 
@@ -193,7 +198,7 @@ class MixtureStream(RowStream):
     def __init__(
         self,
         mixture: SourceMixture,
-        orders: Sequence[RowOrder],
+        orders: Sequence[ShuffledOrder],
         *,
         rows: int | None = None,
     ) -> None:
@@ -324,7 +329,7 @@ def source_order(
     lanes: int,
     seed: int,
     form: OrderForm = ONE_BY_ONE,
-) -> RowOrder:
+) -> ShuffledOrder:
     """Return the order inside a source.
 
     It depends on the name of the source, not on its index among the sources.

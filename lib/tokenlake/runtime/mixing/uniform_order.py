@@ -30,6 +30,7 @@ from tokenlake.errors import ConfigError
 from tokenlake.runtime.mixing.lanes import lane_bounds
 from tokenlake.runtime.mixing.order import check_places, check_rows
 from tokenlake.runtime.mixing.random import WORD, Permutation, extended, key_of
+from tokenlake.runtime.mixing.search import Lookup, Search, search_alone
 
 _ROWS: Final = 5  # first word of the keys that permute all rows
 
@@ -86,10 +87,15 @@ class UniformOrder:
     def at(
         self, epoch: Int64 | int, lane: Int64 | int, place: Int64
     ) -> tuple[Int64, Int64]:
+        return search_alone(self.search(epoch, lane, place))
+
+    def search(
+        self, epoch: Int64 | int, lane: Int64 | int, place: Int64
+    ) -> Search[tuple[Int64, Int64]]:
         epochs = np.atleast_1d(np.asarray(epoch, np.int64))
         lanes = np.atleast_1d(np.asarray(lane, np.int64))
         check_places(self._lengths, epochs, lanes, place)
-        stored = self._stored_at(epochs, self._bounds[lanes] + place)
+        stored = yield self._lookup(epochs, self._bounds[lanes] + place)
         group = np.searchsorted(self._first_rows, stored, side="right") - 1
         return group, stored - self._first_rows[group]
 
@@ -101,17 +107,16 @@ class UniformOrder:
         return lane, place - self._bounds[lane]
 
     def taken(self, epoch: int, places: Int64) -> tuple[Int64, Int64]:
-        stored = self._stored_at(
-            np.array([epoch]), places_of(self._bounds[:-1], places)
-        )
+        place = places_of(self._bounds[:-1], places)
+        stored = self._lookup(np.array([epoch]), place).numbers()
         return stored, stored + 1
 
-    def _stored_at(self, epochs: Int64, place: Int64) -> Int64:
-        """Return the stored row at each place of an epoch, int64[n].
+    def _lookup(self, epochs: Int64, place: Int64) -> Lookup:
+        """Return the lookup of the stored row at each place of an epoch.
 
         Args:
             epochs: Epochs, int64[n] or int64[1].
             place: Places in the epochs, int64[n].
         """
         keys = extended(key_of(self.seed, _ROWS), epochs)
-        return Permutation(self.rows, keys).at(place)
+        return Lookup(place, self.rows, keys)
