@@ -5,10 +5,13 @@ file.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import gc
+import importlib
 import json.decoder
 import os
 import signal
+import sys
 import textwrap
 from collections.abc import Generator
 from pathlib import Path
@@ -80,6 +83,12 @@ def pytest_sessionstart() -> None:
     """
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    # The log handler of absl (which Grain and Orbax import) takes the standard error of
+    # the moment, and closes it when Prefect replaces all handlers. That of a test is
+    # pytest's, and no later test would start.
+    with contextlib.suppress(ImportError):
+        absl_logging = importlib.import_module("absl.logging")
+        absl_logging.get_absl_handler().python_handler.stream = sys.__stderr__
 
 
 @pytest.hookimpl(wrapper=True)
