@@ -174,6 +174,13 @@ class OrderForm:
             return INTERLEAVED_VERSION
         return ORDER_VERSION
 
+    @property
+    def description(self) -> str:
+        """How rows are shuffled, in the words of the loader's options."""
+        if self.interleave is not None:
+            return f"interleave={self.interleave}"
+        return f"window={self.window!r}"
+
     def to_json(self) -> dict[str, Any]:
         """Return the form as it is named in states and statements."""
         facts: dict[str, Any] = {"window": self.window, "order": self.version}
