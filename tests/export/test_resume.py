@@ -36,6 +36,8 @@ from tokenlake.runtime.store import open_store
 CASES: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("parquet", "documents", {"max_shard_size": 6000}),
     ("parquet", "documents", {"num_shards": 4, "compression": "none"}),
+    ("parquet", "documents", {"num_shards": 1, "compression": "none"}),
+    ("parquet", "documents", {"num_shards": 2, "compression": "none"}),
     ("arrow", "documents", {"shard_column": "lang"}),
     ("parquet", "documents", {"shard_column": "lang", "max_shard_size": 6000}),
     ("arrow", "documents", {"max_shard_size": 20_000, "split": "train"}),
@@ -118,6 +120,9 @@ def store(tmp_path_factory: pytest.TempPathFactory, tokenizer_dir: Path) -> Path
 def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Threads write and hash as they do for large files."""
     trainers = "tokenlake.etl.export.trainers"
+    rows = "tokenlake.etl.export.shard_files"
+    monkeypatch.setattr(f"{rows}._GROUP_BYTES", 5000)
+    monkeypatch.setattr(f"{rows}.GROWTH_BYTES", 900)
     monkeypatch.setattr(f"{trainers}.token_files.GROWTH_BYTES", 300)
     monkeypatch.setattr(f"{trainers}.block_file.BLOCK_BYTES", 100)
     monkeypatch.setattr(f"{trainers}.growing_hash.READ_BYTES", 100)
@@ -207,7 +212,7 @@ def test_finished_shards_are_not_written_again(store: Path, tmp_path: Path, case
         )
 
     (tmp_path / "place").mkdir()
-    kill(export, calls * 2 // 3, tmp_path / "place")
+    kill(export, calls * 4 // 5, tmp_path / "place")
     before = progress[-1]
     progress.clear()
     finished_times = times_of_finished(tmp_path / "place" / ".out.tokenlake" / "shards")
@@ -225,12 +230,23 @@ def test_finished_shards_are_not_written_again(store: Path, tmp_path: Path, case
 
 
 @pytest.mark.parametrize(
-    ("format", "name"),
-    [("megatron", "packed"), ("numpy", "packed"), ("npy", "answers")],
+    ("format", "name", "options"),
+    [
+        ("megatron", "packed", {}),
+        ("numpy", "packed", {}),
+        ("npy", "answers", {}),
+        ("parquet", "documents", {"num_shards": 1}),
+        ("parquet", "packed", {"num_shards": 1, "compression": "none"}),
+    ],
 )
 @pytest.mark.parametrize("events", [1, 3])
 def test_a_file_of_a_whole_split_is_continued(
-    store: Path, tmp_path: Path, format: str, name: str, events: int
+    store: Path,
+    tmp_path: Path,
+    format: str,
+    name: str,
+    options: dict[str, Any],
+    events: int,
 ):
     progress: list[ExportProgress] = []
 
@@ -240,13 +256,17 @@ def test_a_file_of_a_whole_split_is_continued(
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        export_version(store / name, tmp_path / "out", format, on_progress=stop)
+        export_version(
+            store / name, tmp_path / "out", format, on_progress=stop, **options
+        )
     assert progress[-1].shards == 0
     resumed: list[ExportProgress] = []
-    export_version(store / name, tmp_path / "out", format, on_progress=resumed.append)
+    export_version(
+        store / name, tmp_path / "out", format, on_progress=resumed.append, **options
+    )
     assert resumed[0].is_resumed
     assert 0 < resumed[0].rows == progress[-1].rows < resumed[0].rows_total
-    export_version(store / name, tmp_path / "whole", format)
+    export_version(store / name, tmp_path / "whole", format, **options)
     assert tree(tmp_path / "out") == tree(tmp_path / "whole")
 
 
