@@ -211,7 +211,7 @@ def _nothing() -> None:
 
 
 def _stretches_of(path: Path, size: int) -> list[bytes]:
-    """Return what the stretches of a file left beside it, from its first bytes.
+    """Return the bytes that each stretch of a file has left beside it.
 
     Args:
         path: Path of the file beside the file.

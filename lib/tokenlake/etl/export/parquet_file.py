@@ -65,7 +65,7 @@ class ParquetFile:
         self._footer: Any = None
         for footer in footers:
             self._add_footer(pq.read_metadata(io.BytesIO(footer)))
-        self._stretch: _Stretch | None = None
+        self._stretch: _StretchWriter | None = None
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Write a batch as one row group."""
@@ -88,9 +88,9 @@ class ParquetFile:
             self.end_stretch()
         self._sink.write(_bytes_of(self._footer).removeprefix(_MAGIC))
 
-    def _opened(self) -> _Stretch:
+    def _opened(self) -> _StretchWriter:
         if self._stretch is None:
-            self._stretch = _Stretch(
+            self._stretch = _StretchWriter(
                 self._sink, self._schema, self._compression, self._encoded
             )
         return self._stretch
@@ -103,7 +103,7 @@ class ParquetFile:
 
 
 @final
-class _Stretch:
+class _StretchWriter:
     """Row groups that one writer writes at the end of a file.
 
     Args:
