@@ -126,6 +126,7 @@ def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(f"{trainers}.token_files.GROWTH_BYTES", 300)
     monkeypatch.setattr(f"{trainers}.block_file.BLOCK_BYTES", 100)
     monkeypatch.setattr(f"{trainers}.growing_hash.READ_BYTES", 100)
+    monkeypatch.setattr(f"{trainers}.early_sync.STEP_BYTES", 100)
 
 
 def tree(folder: Path) -> dict[str, bytes]:

@@ -17,7 +17,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, final
 
-from tokenlake.etl.export.trainers.writeback import Writeback
+from tokenlake.etl.export.trainers.early_sync import EarlySync
 from tokenlake.runtime.store.writes import HashingFile
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class BlockFile:
 
     def __init__(self, path: Path, *, begin: int = 0) -> None:
         self._file = HashingFile(path, begin=begin)
-        self._writeback = Writeback(self._file.fileno(), self._file.bytes)
+        self._early_sync = EarlySync(self._file.fileno(), path, self._file.bytes)
         self.bytes = self._file.bytes
         # The block that is filled, and the number of its bytes so far. Blocks are
         # allocated when they are needed: many files are small.
@@ -105,14 +105,16 @@ class BlockFile:
     def close(self) -> None:
         """Write the bytes that wait, and close the file."""
         self.flush()
+        self._early_sync.finish()
         self.discard()
 
     def discard(self) -> None:
         """Close the file without the bytes that wait."""
-        # The thread ends before the file is closed: its descriptor may be that of
-        # another file afterwards.
+        # Threads end before the file is closed: its descriptor may be that of another
+        # file afterwards.
         if self._thread is not None:
             self._thread.shutdown()
+        self._early_sync.discard()
         self._file.discard()
         self._block = bytearray()
         self._block_bytes = 0
@@ -146,4 +148,4 @@ class BlockFile:
     def _write(self, view: memoryview) -> None:
         """Hash and write bytes, in the thread."""
         self._file.write(view)
-        self._writeback.reach(self._file.bytes)
+        self._early_sync.reach(self._file.bytes)

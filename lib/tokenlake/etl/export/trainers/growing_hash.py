@@ -11,7 +11,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Final, final
 
-from tokenlake.etl.export.trainers.writeback import Writeback
+from tokenlake.etl.export.trainers.early_sync import EarlySync
 
 READ_BYTES: Final = 1 << 20
 """Bytes of the file that are read and hashed at a time."""
@@ -30,7 +30,7 @@ class GrowingHash:
 
     def __init__(self, path: Path) -> None:
         self._file = path.open("rb", buffering=0)
-        self._writeback = Writeback(self._file.fileno())
+        self._early_sync = EarlySync(self._file.fileno(), path)
         self._hash = hashlib.sha256()
         self._block = memoryview(bytearray(READ_BYTES))
         self._thread = ThreadPoolExecutor(1, "tokenlake-hash")
@@ -42,6 +42,7 @@ class GrowingHash:
 
         Raises:
             OSError: The file cannot be read.
+            StoreError: It cannot be synced.
         """
         if self._reading is not None:
             if not self._reading.done():
@@ -54,17 +55,20 @@ class GrowingHash:
 
         Raises:
             OSError: The file cannot be read.
+            StoreError: It cannot be synced.
         """
         if self._reading is not None:
             self._reading.result()
         while block_bytes := self._file.readinto(self._block):
             self._add(block_bytes)
+        self._early_sync.finish()
         self.discard()
         return self._hash.hexdigest()
 
     def discard(self) -> None:
         """End the thread, and close the file."""
         self._thread.shutdown()
+        self._early_sync.discard()
         self._file.close()
 
     def _read_blocks(self) -> None:
@@ -80,4 +84,4 @@ class GrowingHash:
     def _add(self, block_bytes: int) -> None:
         self._hash.update(self._block[:block_bytes])
         self.bytes += block_bytes
-        self._writeback.reach(self.bytes)
+        self._early_sync.reach(self.bytes)
