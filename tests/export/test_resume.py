@@ -504,3 +504,39 @@ def test_recorded_hashes_are_those_of_the_files(
     assert not any(
         thread.name.startswith("tokenlake-") for thread in threading.enumerate()
     )
+
+
+@pytest.mark.skipif(not hasattr(os, "fdatasync"), reason="files are synced by fsync")
+@pytest.mark.parametrize("format", ["numpy", "npy", "mds", "litdata", "array_record"])
+@pytest.mark.parametrize("allowed_syncs", [0, 1, 4])
+def test_an_early_sync_that_fails_is_an_error_and_the_threads_end(
+    store: Path, tmp_path: Path, format: str, allowed_syncs: int
+):
+    sync = os.fdatasync
+    calls = 0
+
+    def sync_until_broken(descriptor: int) -> None:
+        nonlocal calls
+        calls += 1
+        if calls > allowed_syncs:
+            raise OSError(5, "Input/output error")
+        sync(descriptor)
+
+    def export() -> object:
+        return export_version(
+            store / "documents", tmp_path / "out", format, max_shard_size=4000
+        )
+
+    with (
+        pytest.raises(StoreError, match="Input/output error"),
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        patch.setattr(os, "fdatasync", sync_until_broken)
+        export()
+    assert calls > allowed_syncs
+    assert not any(
+        thread.name.startswith("tokenlake-") for thread in threading.enumerate()
+    )
+    export()
+    export_version(store / "documents", tmp_path / "whole", format, max_shard_size=4000)
+    assert tree(tmp_path / "out") == tree(tmp_path / "whole")
