@@ -652,22 +652,55 @@ def check_tokens(claim: Json, reads: Int64, rows: Sequence[Json]) -> None:
     require(tokens == claim["tokens"], f"{tokens} tokens were read")
 
 
+def listed_name(value: int | str) -> int | str:
+    """Return the identity or the path of a file in a takedown list.
+
+    Identities are signed 64-bit integers. A list may have them as unsigned integers, or
+    as text.
+    """
+    if isinstance(value, str) and not value.lstrip("-").isdecimal():
+        return value.removeprefix("file://").removeprefix("./")
+    identity = int(value)
+    if identity >= 2**63:
+        return identity - 2**64
+    return identity
+
+
+def names_of_input(entry: Json) -> set[int | str]:
+    """Return the names by which a takedown list may refer to an input file.
+
+    These are its identity, its path, and each end of the path that begins after a
+    ``/``.
+
+    Args:
+        entry: Entry of the input file in the manifest.
+    """
+    names: set[int | str] = {entry["file_id"]}
+    path_parts = entry["path"].split("/")
+    for index in range(len(path_parts)):
+        names.add("/".join(path_parts[index:]))
+    return names
+
+
 def check_takedown(
     documents: Sequence[Json], inputs: Sequence[Json], pieces: Sequence[Json]
 ) -> None:
     """Check that no listed document was read.
 
     Args:
-        documents: Listed documents. Their ``file`` is the identity of an input file, or
-            its path.
+        documents: Listed documents, each with ``file`` and ``position``.
         inputs: Entries of the input files in the manifest.
         pieces: Pieces of documents that were read. Their ``file`` is an identity.
     """
-    listed: set[tuple[int, int]] = set()
+    # A name may be that of several input files; all of them are meant.
+    files_by_name: dict[int | str, list[int]] = {}
     for entry in inputs:
-        for document in documents:
-            if document["file"] in (entry["file_id"], entry["path"]):
-                listed.add((entry["file_id"], document["position"]))
+        for name in names_of_input(entry):
+            files_by_name.setdefault(name, []).append(entry["file_id"])
+    listed: set[tuple[int, int]] = set()
+    for document in documents:
+        for file_id in files_by_name.get(listed_name(document["file"]), []):
+            listed.add((file_id, document["position"]))
     for piece in pieces:
         is_listed = (piece["file"], piece["position"]) in listed
         require(not is_listed, "a document of the takedown list was read")

@@ -489,3 +489,24 @@ def test_the_independent_check_needs_only_numpy_and_pyarrow() -> None:
             imported.add(node.module or "")
     packages = {name.partition(".")[0] for name in imported}
     assert packages - sys.stdlib_module_names == {"numpy", "pyarrow"}
+
+
+@pytest.mark.parametrize(
+    "file", ["web/a/b.jsonl", "a/b.jsonl", "b.jsonl", "./b.jsonl", "-7", 2**64 - 7]
+)
+def test_the_independent_check_finds_a_listed_file_by_all_its_names(
+    file: int | str,
+) -> None:
+    inputs = [{"file_id": -7, "path": "web/a/b.jsonl"}]
+    pieces = [{"file": -7, "position": 3}]
+    alone.check_takedown([{"file": file, "position": 2}], inputs, pieces)
+    alone.check_takedown([{"file": ".jsonl", "position": 3}], inputs, pieces)
+    with pytest.raises(SystemExit, match="a document of the takedown list was read"):
+        alone.check_takedown([{"file": file, "position": 3}], inputs, pieces)
+
+
+def test_the_independent_check_refuses_a_longer_signature() -> None:
+    message = b"a statement"
+    signature = KEY.sign(message)
+    assert alone.is_signed(PUBLIC, message, signature)
+    assert not alone.is_signed(PUBLIC, message, signature + b"\0")
