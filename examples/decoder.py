@@ -56,10 +56,11 @@ from typing import Any, Final, Literal, TypeAlias
 
 import jax
 import jax.numpy as jnp
+from jax import Array
 from jax.sharding import Mesh, PartitionSpec
 
 Params: TypeAlias = dict[str, Any]
-Batch: TypeAlias = Mapping[str, jax.Array]
+Batch: TypeAlias = Mapping[str, Array]
 Attention: TypeAlias = Literal["auto", "cudnn", "splash", "plain"]
 Remat: TypeAlias = Literal["none", "elementwise", "block"]
 
@@ -169,7 +170,7 @@ def padded_vocabulary(vocabulary: int) -> int:
 
 
 @partial(jax.jit, static_argnames=("config", "vocabulary"))
-def init(key: jax.Array, config: DecoderConfig, vocabulary: int) -> Params:
+def init(key: Array, config: DecoderConfig, vocabulary: int) -> Params:
     """Return the initial parameters, float32.
 
     Matrices are normal with variance ``1 / fan_in``, where ``fan_in`` is the number of
@@ -226,7 +227,7 @@ def init(key: jax.Array, config: DecoderConfig, vocabulary: int) -> Params:
     return params
 
 
-def normal(key: jax.Array, shape: tuple[int, ...], *, fan_in: int) -> jax.Array:
+def normal(key: Array, shape: tuple[int, ...], *, fan_in: int) -> Array:
     """Return normal random numbers with variance ``1 / fan_in``, float32.
 
     Args:
@@ -242,7 +243,7 @@ def normal(key: jax.Array, shape: tuple[int, ...], *, fan_in: int) -> jax.Array:
 
 def decoder(
     params: Params, batch: Batch, options: Options | None = None
-) -> tuple[jax.Array, jax.Array]:
+) -> tuple[Array, Array]:
     """Return the last hidden states and the head; their product is the logits.
 
     Each layer adds attention and a feed-forward part to the residual stream, both of
@@ -272,7 +273,7 @@ def decoder(
     )
     angles = rotary_angles(batch["positions"], head_dim)
 
-    def block(stream: jax.Array, layer: Params) -> jax.Array:
+    def block(stream: Array, layer: Params) -> Array:
         """Return the residual stream after a layer, (batch, length, width)."""
         # Attention.
         normalized = rms_norm(stream, layer["norm_1"])
@@ -293,7 +294,7 @@ def decoder(
 
     block = _with_remat(block, options.remat)
 
-    def scan_block(stream: jax.Array, layer: Params) -> tuple[jax.Array, None]:
+    def scan_block(stream: Array, layer: Params) -> tuple[Array, None]:
         return block(stream, layer), None
 
     stream = embedding[batch["input_ids"]]  # (batch, length, width)
@@ -305,7 +306,7 @@ def decoder(
     return hidden_states, embedding.T
 
 
-def rms_norm(values: jax.Array, scale: jax.Array) -> jax.Array:
+def rms_norm(values: Array, scale: Array) -> Array:
     """Return features divided by their root mean square, times a scale.
 
     ``x / sqrt(mean(x^2) + epsilon) * scale`` (Zhang and Sennrich 2019). The quotient is
@@ -324,7 +325,7 @@ def rms_norm(values: jax.Array, scale: jax.Array) -> jax.Array:
 # -- positions
 
 
-def rotary_angles(positions: jax.Array, head_dim: int) -> tuple[jax.Array, jax.Array]:
+def rotary_angles(positions: Array, head_dim: int) -> tuple[Array, Array]:
     """Return the cosine and sine of the rotary angles of each id.
 
     Pair i of a head's features has the angle ``position * 10000^(-2 i / head_dim)`` (Su
@@ -345,7 +346,7 @@ def rotary_angles(positions: jax.Array, head_dim: int) -> tuple[jax.Array, jax.A
     return jnp.cos(angles), jnp.sin(angles)
 
 
-def rotate(values: jax.Array, angles: tuple[jax.Array, jax.Array]) -> jax.Array:
+def rotate(values: Array, angles: tuple[Array, Array]) -> Array:
     """Rotate pairs of features by the angles of their id (Su et al. 2021).
 
     Feature i of a head is paired with feature ``i + head_dim / 2``.
@@ -368,7 +369,7 @@ def rotate(values: jax.Array, angles: tuple[jax.Array, jax.Array]) -> jax.Array:
 # -- attention
 
 
-AttentionFunction: TypeAlias = Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
+AttentionFunction: TypeAlias = Callable[[Array, Array, Array], Array]
 """Function of queries, keys and values.
 
 Queries and the result have the shape (batch, length, heads, head_dim), keys and values
@@ -394,7 +395,7 @@ def fused_attention(dtype: Any) -> Attention:
 
 
 def attention_of(
-    name: Attention, segment_ids: jax.Array, dtype: Any, mesh: Mesh | None = None
+    name: Attention, segment_ids: Array, dtype: Any, mesh: Mesh | None = None
 ) -> AttentionFunction:
     """Return the attention function for the documents of a batch.
 
@@ -431,8 +432,8 @@ def attention_of(
 
 
 def plain_attention(
-    query: jax.Array, key: jax.Array, value: jax.Array, *, is_visible: jax.Array
-) -> jax.Array:
+    query: Array, key: Array, value: Array, *, is_visible: Array
+) -> Array:
     """Return attention with all scores in memory.
 
     ``softmax(query key^T / sqrt(head_dim)) value`` (Vaswani et al. 2017, section
@@ -466,14 +467,14 @@ def plain_attention(
 
 
 def splash_attention(
-    query: jax.Array,
-    key: jax.Array,
-    value: jax.Array,
+    query: Array,
+    key: Array,
+    value: Array,
     *,
-    segment_ids: jax.Array,
+    segment_ids: Array,
     mesh: Mesh | None = None,
     is_interpreted: bool = False,
-) -> jax.Array:
+) -> Array:
     """Return attention by JAX's splash kernels for TPUs.
 
     The kernels skip tiles of the scores that are masked completely.
@@ -496,9 +497,7 @@ def splash_attention(
     # Pallas is imported for TPUs only.
     from jax.experimental.pallas.ops.tpu import splash_attention as splash
 
-    def attend_rows(
-        query: jax.Array, key: jax.Array, value: jax.Array, segments: jax.Array
-    ) -> jax.Array:
+    def attend_rows(query: Array, key: Array, value: Array, segments: Array) -> Array:
         """Return the attention of the rows and heads of one device."""
         _, length, heads, head_dim = query.shape
         causal_mask = splash.CausalMask((length, length))
@@ -510,8 +509,8 @@ def splash_attention(
         )
 
         def attend_row(
-            query: jax.Array, key: jax.Array, value: jax.Array, segments: jax.Array
-        ) -> jax.Array:
+            query: Array, key: Array, value: Array, segments: Array
+        ) -> Array:
             segment_ids = splash.SegmentIds(segments, segments)
             return kernel(query, key, value, segment_ids=segment_ids)
 
