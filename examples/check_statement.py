@@ -72,10 +72,17 @@ Point = tuple[int, int]
 
 PRIME: Final = 2**255 - 19  # p
 BASE_ORDER: Final = 2**252 + 27742317777372353535851937790883648493  # L
-CURVE: Final = -121665 * pow(121666, -1, PRIME) % PRIME  # d
-ROOT_OF_MINUS_ONE: Final = pow(2, (PRIME - 1) // 4, PRIME)
-NEUTRAL: Final[Point] = (0, 1)
 COFACTOR: Final = 8  # number of points of the curve, divided by L
+NEUTRAL: Final[Point] = (0, 1)
+
+
+def inverse(value: int) -> int:
+    """Return 1 / value modulo p."""
+    return pow(value, -1, PRIME)
+
+
+CURVE: Final = -121665 * inverse(121666) % PRIME  # d
+ROOT_OF_MINUS_ONE: Final = pow(2, (PRIME - 1) // 4, PRIME)
 
 
 def decode_point(encoding: bytes) -> Point:
@@ -97,7 +104,9 @@ def decode_point(encoding: bytes) -> Point:
     sign = encoding[31] >> 7
     y = int.from_bytes(encoding, "little") % 2**255
     # 2. The square of x.
-    square = (y * y - 1) * pow(CURVE * y * y + 1, -1, PRIME) % PRIME
+    numerator = y * y - 1
+    denominator = CURVE * y * y + 1
+    square = numerator * inverse(denominator) % PRIME
     # 3. A square root.
     x = pow(square, (PRIME + 3) // 8, PRIME)
     if x * x % PRIME != square:
@@ -123,9 +132,9 @@ def add_points(first: Point, second: Point) -> Point:
     x1, y1 = first
     x2, y2 = second
     product = CURVE * x1 * x2 * y1 * y2 % PRIME
-    x3 = (x1 * y2 + x2 * y1) * pow(1 + product, -1, PRIME) % PRIME
-    y3 = (y1 * y2 + x1 * x2) * pow(1 - product, -1, PRIME) % PRIME
-    return x3, y3
+    x3 = (x1 * y2 + x2 * y1) * inverse(1 + product)
+    y3 = (y1 * y2 + x1 * x2) * inverse(1 - product)
+    return x3 % PRIME, y3 % PRIME
 
 
 def multiply_point(scalar: int, point: Point) -> Point:
@@ -142,7 +151,8 @@ def multiply_point(scalar: int, point: Point) -> Point:
 
 
 # The base point has y = 4/5 and an even x.
-BASE_POINT: Final = decode_point((4 * pow(5, -1, PRIME) % PRIME).to_bytes(32, "little"))
+BASE_Y: Final = 4 * inverse(5) % PRIME
+BASE_POINT: Final = decode_point(BASE_Y.to_bytes(32, "little"))
 
 
 def is_signed(public_key: bytes, message: bytes, signature: bytes) -> bool:
@@ -197,8 +207,10 @@ SMALL: Final = 32
 
 def mix(values: UInt64) -> UInt64:
     """Return the two multiplications of SplitMix64, uint64[n]."""
-    values = (values ^ (values >> np.uint64(30))) * np.uint64(FIRST_MULTIPLIER)
-    return (values ^ (values >> np.uint64(27))) * np.uint64(SECOND_MULTIPLIER)
+    values = values ^ (values >> np.uint64(30))
+    values = values * np.uint64(FIRST_MULTIPLIER)
+    values = values ^ (values >> np.uint64(27))
+    return values * np.uint64(SECOND_MULTIPLIER)
 
 
 def splitmix64(values: UInt64) -> UInt64:
@@ -243,8 +255,10 @@ def permute(index: Int64, size: Int64, key: UInt64) -> Int64:
         size: Size of the permutation of each index, int64[n].
         key: Key of the permutation of each index, uint64[n].
     """
-    # The bases: the square root of the size, rounded up, and the size divided by it.
-    left_base = np.floor(np.sqrt(size - 1)).astype(np.int64) + 1
+    # The bases: the square root of the size, and the size divided by it, both rounded
+    # up.
+    root = np.sqrt(size - 1)
+    left_base = np.floor(root).astype(np.int64) + 1
     right_base = -(-size // left_base)
     number = index.astype(np.uint64)
     pending = np.arange(len(size))
@@ -327,8 +341,24 @@ def lane_bounds(rows: int, lanes: int) -> Int64:
     return np.arange(lanes + 1) * rows // lanes
 
 
+def lanes_and_places(rows: int, lanes: int) -> tuple[Int64, Int64]:
+    """Return the lane and the place of each row of an epoch, int64[rows] both.
+
+    The rows are sorted by lane, and by place within each lane.
+    """
+    bounds = lane_bounds(rows, lanes)
+    lane_rows = np.diff(bounds)
+    lane = np.repeat(np.arange(lanes), lane_rows)
+    place = np.arange(rows) - bounds[lane]
+    return lane, place
+
+
 def epoch_order(
-    group_rows: Int64, lanes: int, seed: int | None, form: Mapping[str, Any], epoch: int
+    group_rows: Int64,
+    lanes: int,
+    seed: int | None,
+    form: Mapping[str, Any],
+    epoch: int,
 ) -> Int64:
     """Return the stored row at each place of an epoch, int64[rows].
 
@@ -429,9 +459,7 @@ def strand_order(
     strand_bounds = lane_bounds(rows, lanes * strands)
     strand_length = np.diff(strand_bounds)
     # 2. The lane, the turn and the index in the turn of each place.
-    bounds = lane_bounds(rows, lanes)
-    lane = np.repeat(np.arange(lanes), np.diff(bounds))
-    place = np.arange(rows) - bounds[lane]
+    lane, place = lanes_and_places(rows, lanes)
     full_turns = rows // (lanes * strands)
     turn = np.minimum(place // strands, full_turns)
     index_in_turn = place - turn * strands
@@ -483,18 +511,18 @@ def count_reads(
     for delivery in deliveries:
         if delivery["source"] != dataset_name:
             continue
-        # The lane of each place of an epoch, and the numbers of the lane, int64[rows].
+        # The lane and place of each row of an epoch, and the numbers of its lane, all
+        # int64[rows].
         lanes = len(delivery["end"])
-        bounds = lane_bounds(rows, lanes)
-        lane = np.repeat(np.arange(lanes), np.diff(bounds))
-        place = np.arange(rows) - bounds[lane]
-        lane_rows = np.diff(bounds)[lane]
+        lane, place = lanes_and_places(rows, lanes)
+        lane_rows = np.bincount(lane)[lane]
         begin = np.array(delivery["begin"])[lane]
         end = np.array(delivery["end"])[lane]
-        # Epochs of which any lane has read a row; the last one is rounded up.
-        first_epoch = int((begin // lane_rows).min())
-        end_epoch = int((-(-end // lane_rows)).max())
-        for epoch in range(first_epoch, end_epoch):
+        # Epochs of which any lane has read a row: from the first epoch that a lane has
+        # begun to the last one, which is rounded up.
+        first_epochs = begin // lane_rows
+        end_epochs = -(-end // lane_rows)
+        for epoch in range(first_epochs.min(), end_epochs.max()):
             number = epoch * lane_rows + place
             is_read = (begin <= number) & (number < end)
             stored_row = epoch_order(

@@ -254,15 +254,18 @@ def losses_of(params: Params, batch: Batch) -> Array:
     logits = hidden @ head  # (batch, length, vocabulary)
     # Places without a target look up id 0, and their loss is replaced by 0 below.
     targets = jnp.maximum(batch["targets"], 0)
-    target_logits = jnp.take_along_axis(logits, targets[..., None], axis=-1)[..., 0]
-    losses = jax.nn.logsumexp(logits, axis=-1) - target_logits
+    # (batch, length, 1)
+    target_logits = jnp.take_along_axis(logits, targets[..., None], axis=-1)
+    losses = jax.nn.logsumexp(logits, axis=-1) - target_logits[..., 0]
     return jnp.where(batch["targets"] == NO_TARGET, 0, losses)
 
 
 def loss_of(params: Params, batch: Batch) -> Array:
     """Return the mean cross-entropy of the targets of a batch, float32."""
+    losses = losses_of(params, batch)
     target_count = jnp.sum(batch["targets"] != NO_TARGET)
-    return jnp.sum(losses_of(params, batch)) / jnp.maximum(target_count, 1)
+    # A batch without any target has the loss 0.
+    return jnp.sum(losses) / jnp.maximum(target_count, 1)
 
 
 # -- optimizer
@@ -286,8 +289,9 @@ class State(NamedTuple):
 
 def initial_state(params: Params) -> State:
     """Return the state before the first step."""
+    step = jnp.zeros((), jnp.int32)
     zeros = jax.tree.map(jnp.zeros_like, params)
-    return State(jnp.zeros((), jnp.int32), params, zeros, zeros)
+    return State(step, params, mean=zeros, square=zeros)
 
 
 @partial(jax.jit, static_argnames="learning_rate")
@@ -322,7 +326,9 @@ def update(state: State, batch: Batch, learning_rate: float) -> tuple[State, Arr
 
     # The moments begin at 0; dividing by 1 - beta^t corrects their bias.
     rate = learning_rate * jnp.minimum(1, step / WARM_UP_STEPS)
-    size = rate * jnp.sqrt(1 - BETA_2**step) / (1 - BETA_1**step)
+    mean_correction = 1 - BETA_1**step
+    square_correction = 1 - BETA_2**step
+    size = rate * jnp.sqrt(square_correction) / mean_correction
 
     def next_params(params: Array, mean: Array, square: Array) -> Array:
         return params - size * mean / (jnp.sqrt(square) + ADAM_EPSILON)

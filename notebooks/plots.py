@@ -49,9 +49,11 @@ def ticks(largest: float, count: int = 5) -> list[float]:
     # number pass that is too large by rounding.
     least_step = largest / count
     power = 10 ** math.floor(math.log10(least_step))
-    step = next(
-        factor * power for factor in _STEPS if factor * power >= least_step * 0.999
-    )
+    step = power
+    for factor in _STEPS:
+        step = factor * power
+        if step >= least_step * 0.999:
+            break
     step_count = math.ceil(largest / step * 0.999)
     return [number * step for number in range(step_count + 1)]
 
