@@ -260,8 +260,9 @@ def permute(index: Int64, size: Int64, key: UInt64) -> Int64:
     root = np.sqrt(size - 1)
     left_base = np.floor(root).astype(np.int64) + 1
     right_base = -(-size // left_base)
-    number = index.astype(np.uint64)
+    # Indices whose number is not less than the size yet.
     pending = np.arange(len(size))
+    number = index.astype(np.uint64)
     while len(pending):
         number[pending] = apply_rounds(
             number[pending],
@@ -293,27 +294,30 @@ def apply_rounds(
     """
     left = number // right_base
     right = number % right_base
+    # All numbers go through the loop together; large permutations skip its second half.
     round_count = np.where(size < SMALL, ROUNDS_IF_SMALL, ROUNDS)
     for round_number in range(ROUNDS_IF_SMALL):
         has_round = round_number < round_count
         round_key = key + np.uint64(round_number * INCREMENT % 2**64)
         if round_number % 2 == 0:
-            changed = (left + random_below(left_base, right + round_key)) % left_base
-            left = np.where(has_round, changed, left)
+            addend = random_below(left_base, right + round_key)
+            changed_left = (left + addend) % left_base
+            left = np.where(has_round, changed_left, left)
         else:
-            changed = (right + random_below(right_base, left + round_key)) % right_base
-            right = np.where(has_round, changed, right)
+            addend = random_below(right_base, left + round_key)
+            changed_right = (right + addend) % right_base
+            right = np.where(has_round, changed_right, right)
     return left * right_base + right
 
 
 def random_below(limit: UInt64, states: UInt64) -> UInt64:
     """Return a random number from 0 to ``limit - 1`` for each state, uint64[n].
 
-    The upper 32 bits of the random state are a fraction of 2^32; limits are far below
-    2^32.
+    The upper 32 bits of a random number are a fraction f / 2^32, and the result is
+    ``floor(f * limit / 2^32)``. Limits are less than 2^32.
     """
     fraction = mix(states) >> np.uint64(32)
-    return fraction * limit >> np.uint64(32)
+    return (fraction * limit) >> np.uint64(32)
 
 
 # -- 3. Orders
