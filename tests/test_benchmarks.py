@@ -277,12 +277,12 @@ class TestFigures:
         assert [goal.got for goal in goals] == pytest.approx(
             [32.5, 96.5 / 2, 2.0, 10.0]
         )
-        assert [goal.met for goal in goals] == [False, True, False, True]
+        assert [goal.is_met for goal in goals] == [False, True, False, True]
 
     def test_limits_are_inclusive(self) -> None:
-        assert Goal("", 8.0, "at most", 8.0).met
-        assert Goal("", 35.0, "at least", 35.0).met
-        assert not Goal("", 34.9, "at least", 35.0).met
+        assert Goal("", 8.0, "at most", 8.0).is_met
+        assert Goal("", 35.0, "at least", 35.0).is_met
+        assert not Goal("", 34.9, "at least", 35.0).is_met
 
     def test_the_count_most_systems_found_is_expected(self) -> None:
         odd = series("bare-1", 1.0)
@@ -722,7 +722,7 @@ class TestLoaderFigures:
         assert [goal.got for goal in goals] == pytest.approx(
             [200.0, beyond, 20.5 / 4.0, beyond / peer]
         )
-        assert [goal.met for goal in goals] == [True, True, True, True]
+        assert [goal.is_met for goal in goals] == [True, True, True, True]
 
     def test_what_did_not_run_is_judged_by_nobody(self) -> None:
         failed = LoaderSeries(loader=LOADERS[0], failure="exit code 1: no such | thing")
