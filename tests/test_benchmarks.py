@@ -310,9 +310,9 @@ class Recorded(Bench):
     def __init__(self, failing: str = "") -> None:
         self.asked: list[tuple[str, str]] = []
         self._failing = failing
-        self._say = lambda text: None
+        self._log = lambda text: None
 
-    def once(self, system: System, source: Input, vocabulary: Vocabulary) -> Outcome:
+    def run(self, system: System, source: Input, vocabulary: Vocabulary) -> Outcome:
         self.asked.append((system.name, source.folder))
         if system.name == self._failing:
             raise RuntimeError("broken")
