@@ -53,7 +53,7 @@ class Bucket(BaseHTTPRequestHandler):
         time.sleep(self.seconds)
         path = self.root / unquote(url.path).lstrip("/")
         if "list-type" in query:
-            (prefix,) = query["prefix"]
+            prefix = query["prefix"][0]
             delimiter = query.get("delimiter", [""])[0]
             self._answer(200, _listing(path, prefix, delimiter))
         elif path.is_file():
