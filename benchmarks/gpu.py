@@ -145,11 +145,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
         help="measured steps of the trainer, and of the bare step beside it",
     )
     options = parser.parse_args(arguments)
+    # Device and data.
     device = jax.devices()[0]
     print(
         f"{device.device_kind} ({device.platform}), JAX {jax.__version__}", flush=True
     )
     dataset = tl.open(options.dataset)
+    # Sections, each with a table of its own.
     if "card" in options.only:
         print_card()
     if "attention" in options.only:
@@ -200,6 +202,7 @@ def print_row(name: str, measure: Callable[[], Sequence[str]], columns: int) -> 
     try:
         cells = list(measure())
     except Exception as error:
+        # Kernels fail in many ways, and an error is a result of its own.
         first_line = str(error).strip().split("\n")[0]
         cells = [f"{type(error).__name__}: {first_line[:200]}"]
         cells += [""] * (columns - 1)
@@ -221,7 +224,7 @@ def packed_batch(dataset: tl.Dataset, rows: int) -> dict[str, jax.Array]:
     """Return one batch of some rows on the device."""
     with tl.DataLoader(dataset, rows, seed=0, columns=COLUMNS) as loader:
         batch = next(iter(loader))
-    return {name: jax.device_put(values) for name, values in batch.items()}
+    return {column: jax.device_put(values) for column, values in batch.items()}
 
 
 def visible_ids(batch: dict[str, Any]) -> float:
@@ -278,8 +281,10 @@ def print_attention(batch: dict[str, jax.Array]) -> None:
 
     # 1. Implementations.
     implementations: dict[str, Callable[..., jax.Array]] = {}
-    for name in ("cudnn", "plain"):
-        implementations[name] = example.attention_of(name, segment_ids, jnp.bfloat16)
+    for implementation in ("cudnn", "plain"):
+        implementations[implementation] = example.attention_of(
+            implementation, segment_ids, jnp.bfloat16
+        )
     implementations["cudnn, documents not kept apart"] = partial(
         jax.nn.dot_product_attention, is_causal=True, implementation="cudnn"
     )
@@ -289,12 +294,13 @@ def print_attention(batch: dict[str, jax.Array]) -> None:
         )
 
     # 2. Gradients to compare with.
+    # Products in bfloat16 would limit the precision of the expected gradients.
     with jax.default_matmul_precision("float32"):
         wide = [values.astype(jnp.float32) for values in (query, key, value)]
         expected = gradient_of_attention(implementations["plain"])(*wide)
 
     # 3. Time and gradients of each implementation.
-    for name, attend in implementations.items():
+    for implementation, attend in implementations.items():
         gradient = gradient_of_attention(attend)
 
         def cells(gradient: Callable[..., Any] = gradient) -> list[str]:
@@ -302,7 +308,7 @@ def print_attention(batch: dict[str, jax.Array]) -> None:
             difference = difference_of(gradient(query, key, value), expected)
             return [f"{milliseconds:.2f}", f"{difference:.1e}"]
 
-        print_row(name, cells, 2)
+        print_row(implementation, cells, 2)
 
 
 def gradient_of_attention(attend: Callable[..., jax.Array]) -> Callable[..., Any]:
@@ -342,6 +348,7 @@ def pallas(
         segment_ids: Segment of each id, int32[rows, L].
         blocks: Sizes of the blocks: of queries and keys forward, and of both backward.
     """
+    # The import warns that the module is deprecated.
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         from jax.experimental.pallas.ops.gpu import attention
@@ -365,10 +372,14 @@ def print_loss(batch: dict[str, jax.Array]) -> None:
         batch: Packed rows on the device.
     """
     print_head("loss, forward and backward", "ms")
-    rows, length = batch["targets"].shape
-    hidden = jax.random.normal(jax.random.key(0), (rows, length, 768), jnp.bfloat16)
+    batch_rows, length = batch["targets"].shape
+    hidden = jax.random.normal(
+        jax.random.key(0), (batch_rows, length, 768), jnp.bfloat16
+    )
     head = jax.random.normal(jax.random.key(1), (768, 50_304), jnp.bfloat16) / 28
 
+    # Both losses are of the same hidden states; the gradient is that of the hidden
+    # states and of the vocabulary's matrix.
     def through_logits(params: Any, chunk: int | None) -> jax.Array:
         return over_logits(params, batch["targets"], cross_entropy, chunk).loss
 
@@ -376,18 +387,19 @@ def print_loss(batch: dict[str, jax.Array]) -> None:
         objective = language_model(lambda params, batch: params, chunk=chunk)
         return objective(params, batch, None).loss
 
+    # A row for each loss and number of places whose logits exist at once.
     losses = {
         "logits differentiated by JAX": through_logits,
         "gradient at once": with_gradient,
     }
-    for name, loss in losses.items():
+    for loss_name, loss in losses.items():
         for chunk in (None, 512, 256, 128):
             gradient = jax.jit(jax.grad(partial(loss, chunk=chunk)))
 
             def milliseconds(gradient: Any = gradient) -> list[str]:
                 return [f"{1e3 * seconds_of(gradient, (hidden, head)):.2f}"]
 
-            print_row(f"{name}, chunk {chunk or 'none'}", milliseconds, 1)
+            print_row(f"{loss_name}, chunk {chunk or 'none'}", milliseconds, 1)
 
 
 def print_steps(dataset: tl.Dataset, cases: Sequence[Case]) -> None:
@@ -461,6 +473,7 @@ def step_seconds(
     for _ in range(WARM):
         state, measured = step(state, None, batch)
     jax.block_until_ready(state)
+    # The median of the groups leaves out disturbances by other programs.
     seconds: list[float] = []
     for _ in range(groups):
         start = time.perf_counter()
@@ -468,6 +481,7 @@ def step_seconds(
             state, measured = step(state, None, batch)
         jax.block_until_ready(state)
         seconds.append((time.perf_counter() - start) / calls)
+    # A wrong step may be fast.
     if not np.isfinite(float(measured["loss"])):
         raise ArithmeticError(f"the loss is {float(measured['loss'])} after the steps")
     return statistics.median(seconds)
@@ -539,7 +553,7 @@ def print_trainer(dataset: str, case: Case, steps: int) -> None:
 
     If the host computes all columns, the device runs no other program than the step.
     With ``XLA_FLAGS=--xla_gpu_enable_command_buffer=`` set, XLA starts kernels one by
-    one and does not record graphs of them. Such a graph must be changed if a batch has
+    one and does not record graphs of them. A graph must be changed if a batch has
     another address.
 
     Args:
@@ -548,6 +562,8 @@ def print_trainer(dataset: str, case: Case, steps: int) -> None:
         steps: Number of measured steps.
     """
     print_head("trainer", "ms", "cost beside the bare step")
+    # The rows measure when they are printed, so that the bare step runs before and
+    # after the trainer.
     opened_dataset = tl.open(dataset)
     batch = packed_batch(opened_dataset, case.rows)
     bare_times: list[float] = []
@@ -563,6 +579,7 @@ def print_trainer(dataset: str, case: Case, steps: int) -> None:
         cost = seconds / statistics.median(bare_times) - 1
         return [f"{1e3 * seconds:.2f}", f"{cost:+.2%}"]
 
+    # By default, the host computes the columns of batches for CPUs alone.
     columns_of_device = partial(trainer_row, frozenset({"cpu"}))
     all_columns_of_host = partial(trainer_row, frozenset({"cpu", "gpu"}))
     print_row(f"bare step: {case}", bare_row, 2)

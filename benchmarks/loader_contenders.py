@@ -204,6 +204,7 @@ def command(loader: Loader, data: Path, passes: int) -> list[str]:
 
 def _install_line(module: str) -> str:
     """Return the line that installs a module."""
+    # Packages of peers may conflict with those of the benchmark.
     package = PACKAGES.get(module)
     environment = f"in an environment of its own, named by {variable(module)}"
     if package:

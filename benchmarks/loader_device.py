@@ -93,16 +93,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
     # 1. Are the batches right?
     different_columns = differences(dataset, options.batch, sharding)
-    line = f"\n{len(different_columns)} differences between devices and host"
+    summary = f"\n{len(different_columns)} differences between devices and host"
     if different_columns:
-        line += f": {'; '.join(different_columns[:5])}"
-    print(line)
+        summary += f": {'; '.join(different_columns[:5])}"
+    print(summary)
 
     # 2. Rates and waiting times.
     with tempfile.TemporaryDirectory() as folder:
-        ids = memory_map(dataset, Path(folder, "ids.u16"))
-        paths = _paths(dataset, ids, options.batch, sharding)
-        batch_ids = options.batch * ids.shape[1]
+        mapped_rows = memory_map(dataset, Path(folder, "ids.u16"))
+        paths = _paths(dataset, mapped_rows, options.batch, sharding)
+        batch_ids = options.batch * mapped_rows.shape[1]
         print_rates(paths, batch_ids, options.batches, options.repeat)
         print_waits(paths, options.batches, options.repeat)
     sys.exit(1 if different_columns else 0)
@@ -135,6 +135,7 @@ def differences(dataset: tl.Dataset, batch_size: int, sharding: Any) -> list[str
     host_loader = tl.DataLoader(
         dataset, batch_size, epochs=1, columns=COLUMNS, pad_last=True
     )
+    # All batches of the devices are alive at once.
     device_batches = list(open_loader(prefetch=4))
     host_batches = list(host_loader)
     different_columns = _compare("step", 0, device_batches, host_batches)
@@ -166,11 +167,12 @@ def _compare(
     different_columns: list[str] = []
     if len(batches) != len(expected):
         different_columns.append(f"{len(batches)} batches, expected {len(expected)}")
+    # Batches that one side lacks were reported above.
     pairs = zip(batches, expected, strict=False)
     for step, (batch, expected_batch) in enumerate(pairs, first_step):
-        for name, values in expected_batch.items():
-            if not np.array_equal(batch[name], values):
-                different_columns.append(f"{title} {step}: {name}")
+        for column, values in expected_batch.items():
+            if not np.array_equal(batch[column], values):
+                different_columns.append(f"{title} {step}: {column}")
     return different_columns
 
 
@@ -180,6 +182,7 @@ def memory_map(dataset: tl.Dataset, path: Path) -> np.memmap[Any, np.dtype[np.ui
     with path.open("wb") as file:
         for batch in loader:
             ids = batch["input_ids"]
+            # The comparison is with the layout of nanoGPT, which has 16 bits.
             if int(ids.max()) > np.iinfo(np.uint16).max:
                 raise SystemExit(
                     "the memory map is of 16-bit ids; expected a smaller vocabulary"
@@ -200,9 +203,11 @@ def _paths(dataset: tl.Dataset, ids: Any, batch_size: int, sharding: Any) -> Pat
         batch_size: Number of rows of a batch.
         sharding: Sharding of the batches on devices.
     """
+    # All sources of a packed dataset have one tokenizer.
     (description,) = dataset.manifest.tokenizer.values()
     eos_id = description["eos_id"]
 
+    # Tokenlake's loader.
     def open_loader(columns: Sequence[str], sharding: Any) -> Batches:
         return iter(
             tl.DataLoader(
@@ -210,6 +215,7 @@ def _paths(dataset: tl.Dataset, ids: Any, batch_size: int, sharding: Any) -> Pat
             )
         )
 
+    # The memory map: ids alone, or with the columns that follow from them.
     def mapped_ids() -> Batches:
         for rows in _shuffled_rows(ids, batch_size):
             yield {"input_ids": jax.device_put(rows, sharding)}
@@ -217,10 +223,11 @@ def _paths(dataset: tl.Dataset, ids: Any, batch_size: int, sharding: Any) -> Pat
     def mapped_columns() -> Batches:
         for rows in _shuffled_rows(ids, batch_size):
             batch: dict[str, Any] = {}
-            for name, values in _columns_of_ids(rows, eos_id).items():
-                batch[name] = jax.device_put(values, sharding)
+            for column, values in _columns_of_ids(rows, eos_id).items():
+                batch[column] = jax.device_put(values, sharding)
             yield batch
 
+    # The bound: a transfer of the same memory in every step.
     def same_batch() -> Batches:
         batch = np.array(ids[:batch_size], np.int32)
         while True:
@@ -294,18 +301,19 @@ def print_rates(paths: Paths, batch_ids: int, batches: int, repeats: int) -> Non
         repeats: Number of runs of each path.
     """
     mtok = batch_ids * batches / 1e6
-    rates: dict[str, list[float]] = {name: [] for name in paths}
-    cpu_milliseconds: dict[str, list[float]] = {name: [] for name in paths}
+    # Paths take turns: a machine that becomes busier is so for all.
+    rates: dict[str, list[float]] = {path_name: [] for path_name in paths}
+    cpu_milliseconds: dict[str, list[float]] = {path_name: [] for path_name in paths}
     for _ in range(repeats):
-        for name, path in paths.items():
+        for path_name, path in paths.items():
             wall_seconds, cpu_seconds = _seconds_of(path, batches)
-            rates[name].append(mtok / wall_seconds)
-            cpu_milliseconds[name].append(cpu_seconds / mtok * 1e3)
+            rates[path_name].append(mtok / wall_seconds)
+            cpu_milliseconds[path_name].append(cpu_seconds / mtok * 1e3)
     print("\n| path | Mtok/s | CPU ms for 1 Mtok |\n|---|---|---|")
-    for name in paths:
-        print(
-            f"| {name} | {_median_and_range(rates[name])} | {_median_and_range(cpu_milliseconds[name])} |"
-        )
+    for path_name in paths:
+        rate = _median_and_range(rates[path_name])
+        cpu_time = _median_and_range(cpu_milliseconds[path_name])
+        print(f"| {path_name} | {rate} | {cpu_time} |")
 
 
 def _seconds_of(path: BatchPath, batches: int) -> tuple[float, float]:
@@ -315,12 +323,14 @@ def _seconds_of(path: BatchPath, batches: int) -> tuple[float, float]:
         path: Path to measure.
         batches: Number of batches.
     """
+    # The first batches are slower: programs are compiled and threads start.
     source = path.open()
     total = jnp.zeros((), jnp.int32)
     for batch in islice(source, WARM):
         if path.has_device:
             total = _add_values(total, batch)
     jax.block_until_ready(total)
+    # The clock includes the work of the device on the last batch.
     wall_start = time.perf_counter()
     cpu_start = time.process_time()
     for batch in islice(source, batches):
@@ -343,28 +353,31 @@ def print_waits(paths: Paths, batches: int, repeats: int) -> None:
         batches: Largest number of steps of a run.
         repeats: Number of runs of each path.
     """
-    head = [f"{seconds * 1e3:.0f} ms steps" for seconds in STEPS]
-    print(f"\n| path | {' | '.join(head)} |")
+    column_names = [f"{seconds * 1e3:.0f} ms steps" for seconds in STEPS]
+    print(f"\n| path | {' | '.join(column_names)} |")
     print("|---|" + "---|" * len(STEPS))
+    # Batches that stay on the host are not waited for by a device.
     cells: dict[str, list[str]] = {}
-    for name, path in paths.items():
+    for path_name, path in paths.items():
         if path.has_device:
-            cells[name] = []
+            cells[path_name] = []
     for seconds in STEPS:
         step = _busy_step(seconds)
         # A run takes a second, or has few steps.
         steps = max(10, min(batches, int(1 / seconds)))
-        waits: dict[str, list[float]] = {name: [] for name in cells}  # ms of a step
+        # Milliseconds that a step of each path waits, in every run.
+        waits: dict[str, list[float]] = {path_name: [] for path_name in cells}
         for _ in range(repeats):
+            # The loop without a loader runs first in each turn.
             resident_batch = next(paths[SAME_BATCH].open())
             resident_seconds = _loop_seconds(step, repeat(resident_batch), steps)
-            for name, milliseconds in waits.items():
-                loop_seconds = _loop_seconds(step, paths[name].open(), steps)
+            for path_name, milliseconds in waits.items():
+                loop_seconds = _loop_seconds(step, paths[path_name].open(), steps)
                 milliseconds.append((loop_seconds - resident_seconds) / steps * 1e3)
-        for name, milliseconds in waits.items():
-            cells[name].append(f"{_median_and_range(milliseconds)} ms")
-    for name, cells_of_path in cells.items():
-        print(f"| {name} | {' | '.join(cells_of_path)} |")
+        for path_name, milliseconds in waits.items():
+            cells[path_name].append(f"{_median_and_range(milliseconds)} ms")
+    for path_name, cells_of_path in cells.items():
+        print(f"| {path_name} | {' | '.join(cells_of_path)} |")
 
 
 def _loop_seconds(step: Callable[..., jax.Array], source: Batches, steps: int) -> float:
@@ -406,6 +419,7 @@ def _busy_step(seconds: float) -> Callable[..., jax.Array]:
     # Double the number of products until the step is about long enough, and then scale
     # it.
     compiled = jax.jit(multiply, static_argnums=2)
+    # The size of the batch does not matter here.
     batch = {"input_ids": jnp.zeros((8, 8), jnp.int32)}
     products = 1
     while True:

@@ -78,11 +78,13 @@ def measure_hosts(
         A goal for each number of hosts, and a note on each dataset.
     """
     multiply(loader_input.version, loader_input.store / LARGE / "v1", COPIES)
+    # One run of the program covers all numbers of hosts.
     goals: list[Goal] = []
     notes: list[str] = []
     for variant, description in _DESCRIPTIONS.items():
         figures_of_hosts = _run_hosts(work, loader_input, variant)
         print(f"loader, hosts: {description}", file=sys.stderr, flush=True)
+        # Judge the busiest host, and note the row groups of all hosts.
         decoded_groups: list[str] = []
         for hosts, figures in figures_of_hosts.items():
             goals.append(_host_goal(description, int(hosts), figures))
@@ -114,6 +116,7 @@ def _run_hosts(
     )
     if process.returncode:
         raise RuntimeError(f"loader_hosts failed: {process.stderr.strip()[-400:]}")
+    # The figures are the last line of the output.
     figures: dict[str, Any] = json.loads(process.stdout.splitlines()[-1])
     return figures
 
@@ -154,10 +157,11 @@ def measure_balance(loader_input: LoaderInput) -> tuple[list[Goal], list[str]]:
     dataset = tl.open(str(loader_input.store), CORPUS)
     goals: list[Goal] = []
     unbalanced_costs: list[str] = []
-    for ranks, rows in RANKS:
-        shape = f"{ranks} ranks of {rows} rows"
-        unbalanced_cost = _largest_cost(dataset, ranks, rows, is_balanced=False)
-        balanced_cost = _largest_cost(dataset, ranks, rows, is_balanced=True)
+    for ranks, rank_rows in RANKS:
+        shape = f"{ranks} ranks of {rank_rows} rows"
+        # Cost of attention, which is known without running a model.
+        unbalanced_cost = _largest_cost(dataset, ranks, rank_rows, is_balanced=False)
+        balanced_cost = _largest_cost(dataset, ranks, rank_rows, is_balanced=True)
         unbalanced_costs.append(f"{shape}: {unbalanced_cost:.3f}")
         goals.append(
             Goal(
@@ -171,7 +175,7 @@ def measure_balance(loader_input: LoaderInput) -> tuple[list[Goal], list[str]]:
         goals.append(
             Goal(
                 f"{CORPUS}, {shape}: added CPU time of a loader, balanced",
-                _balancing_share(dataset, ranks, rows) * 100,
+                _balancing_share(dataset, ranks, rank_rows) * 100,
                 "at most",
                 MOST_BALANCING_SHARE * 100,
                 "%",
@@ -201,6 +205,7 @@ def _largest_cost(
         rows: Number of rows of a rank.
         is_balanced: Whether the loader balances the ranks.
     """
+    # A small dataset may have fewer rows than a batch.
     loader = tl.DataLoader(
         dataset,
         min(ranks * rows, len(dataset) // ranks * ranks),
@@ -210,6 +215,7 @@ def _largest_cost(
     )
     ratios: list[float] = []
     for batch in loader:
+        # Rows of a rank follow each other in the batch.
         costs = _costs(batch["segment_ids"]).reshape(ranks, -1).sum(axis=1)
         ratios.append(costs.max() / costs.mean())
     return float(np.mean(ratios))
@@ -224,11 +230,11 @@ def _costs(segment_ids: Any) -> Any:
     Args:
         segment_ids: Segment of each id, int32[rows, L].
     """
-    rows = len(segment_ids)
+    row_count = len(segment_ids)
     # Number the segments of all rows, to count their ids at once.
     bins = int(segment_ids.max()) + 1
-    segments = (segment_ids + np.arange(rows)[:, None] * bins).reshape(-1)
-    lengths = np.bincount(segments, minlength=rows * bins).reshape(-1, bins)
+    segments = (segment_ids + np.arange(row_count)[:, None] * bins).reshape(-1)
+    lengths = np.bincount(segments, minlength=row_count * bins).reshape(-1, bins)
     return np.square(lengths[:, 1:]).sum(axis=1)
 
 
@@ -269,6 +275,7 @@ def _cpu_seconds(
         workers=0,
         balance=_balance(ranks, is_balanced=is_balanced),
     )
+    # Without threads, all work is in this one.
     start = time.process_time()
     for _ in loader:
         pass

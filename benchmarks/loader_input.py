@@ -99,13 +99,15 @@ def make_input(work: Path, source: Input, vocabulary: Vocabulary) -> LoaderInput
         source: Text of the datasets.
         vocabulary: Their tokenizer.
     """
-    name = f"loader-{RECIPE}-{vocabulary.name}-{Path(source.folder).name}"
-    folder = work / "inputs" / name
+    folder_name = f"loader-{RECIPE}-{vocabulary.name}-{Path(source.folder).name}"
+    folder = work / "inputs" / folder_name
     folder.mkdir(parents=True, exist_ok=True)
+    # The dataset of all text, and the sources of the mixture.
     parts = sorted(Path(source.folder).glob("*.jsonl"))
     build(work, folder, CORPUS, parts, vocabulary)
     for source_name, parts_of_source in SOURCES.items():
         build(work, folder, source_name, parts[parts_of_source], vocabulary)
+    # The description is written last, so that it proves that all ids are written.
     description = folder / "input.json"
     if not description.exists():
         _write_atomically(description, asdict(_extract_ids(folder)))
@@ -135,6 +137,7 @@ def convert(loader_input: LoaderInput, form: str, python: str) -> Path:
     # A folder under the final name is complete.
     incomplete = target.with_name(f"{form}.half")
     shutil.rmtree(incomplete, ignore_errors=True)
+    # The package of the form may be installed for another interpreter.
     program = [python, "-m", "benchmarks.systems.loader_convert"]
     process = subprocess.run(
         [*program, form, str(ids), str(incomplete)],
@@ -205,19 +208,19 @@ def build(
     config_path.write_text(json.dumps(config, indent=1))
 
     # 2. Build.
-    log = folder / f"{name}.log"
-    env = builds.environment(work, work / "scratch" / "hash-cache")
-    with log.open("wb") as sink:
+    log_path = folder / f"{name}.log"
+    environment = builds.environment(work, work / "scratch" / "hash-cache")
+    with log_path.open("wb") as sink:
         process = subprocess.run(
             builds.library_command(config_path, 2),
-            env=env,
+            env=environment,
             cwd=ROOT,
             stdout=sink,
             stderr=sink,
         )
     if process.returncode:
         raise RuntimeError(
-            f"the build of {name} ended with exit code {process.returncode}; its output is in {log}"
+            f"the build of {name} ended with exit code {process.returncode}; its output is in {log_path}"
         )
     return version
 
@@ -231,6 +234,7 @@ def _extract_ids(folder: Path) -> LoaderInput:
     import pyarrow.parquet as pq
 
     version = folder / "store" / CORPUS / "v1"
+    # The manifest has the shards in the order of their rows.
     manifest: Mapping[str, Any] = json.loads((version / "manifest.json").read_bytes())
     target = folder / "ids"
     target.mkdir(exist_ok=True)
@@ -240,13 +244,15 @@ def _extract_ids(folder: Path) -> LoaderInput:
             (target / f"{number:05d}.ids").open("wb") as sink,
             pq.ParquetFile(version / shard["path"]) as file,
         ):
-            for group in range(file.num_row_groups):
-                table = file.read_row_group(group, columns=["input_ids"])
+            for group_index in range(file.num_row_groups):
+                table = file.read_row_group(group_index, columns=["input_ids"])
                 column: Any = table.column(0).combine_chunks()
                 ids = column.flatten().to_numpy().reshape(-1, LENGTH)
                 sink.write(ids.data)
+                # Two ids are one word.
                 words = ids.view(np.uint64)
                 keys_of_groups.append(words.sum(axis=1, dtype=np.uint64))
+    # The sum of all rows is that of their sums, modulo 2^64.
     keys = np.concatenate(keys_of_groups)
     np.save(folder / "keys.npy", keys)
     return LoaderInput(
@@ -262,5 +268,6 @@ def _extract_ids(folder: Path) -> LoaderInput:
 def _write_atomically(path: Path, content: Mapping[str, Any]) -> None:
     """Write a JSON file that is complete if it exists."""
     incomplete = path.with_suffix(".half")
+    # A rename is atomic.
     incomplete.write_text(json.dumps(content))
     incomplete.rename(path)

@@ -50,20 +50,24 @@ def make_many(work: Path, maker: InputMaker, vocabulary: Vocabulary) -> Path:
     version = folder / "store" / MANY / "v1"
     if (version / MANIFEST).exists():
         return folder / "store"
+
+    # 1. Build a small dataset of short documents.
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / "short.jsonl"
-    with path.open("w") as file:
+    text_path = folder / "short.jsonl"
+    with text_path.open("w") as file:
         for text in islice(_short_texts(maker), _DOCUMENTS):
             file.write(json.dumps({"text": text}) + "\n")
     few = build(
         work,
         folder,
         _FEW,
-        [path],
+        [text_path],
         vocabulary,
         seq_length=_LENGTH,
         num_shards=_FEW_SHARDS,
     )
+
+    # 2. Commit its shards many times.
     multiply(few, version, SHARDS // _FEW_SHARDS)
     return folder / "store"
 
@@ -99,17 +103,17 @@ def multiply(version: Path, target: Path, times: int) -> None:
     units = 1 + max(shard.unit for shard in manifest.files)
     files: list[ShardEntry] = []
     (target / DATA).mkdir()
-    for copy in range(times):
+    for copy_number in range(times):
         for shard in manifest.files:
-            unit = copy * units + shard.unit
-            path = shard_path(shard.split, unit, shard.part)
-            os.link(version / shard.path, target / path)
-            files.append(replace(shard, path=path, unit=unit))
+            new_unit = copy_number * units + shard.unit
+            new_path = shard_path(shard.split, new_unit, shard.part)
+            os.link(version / shard.path, target / new_path)
+            files.append(replace(shard, path=new_path, unit=new_unit))
 
     # 3. Commit.
     accounts: dict[str, Account] = {}
-    for name, account in manifest.accounts.items():
-        accounts[name] = Account.total([account] * times)
+    for source_name, account in manifest.accounts.items():
+        accounts[source_name] = Account.total([account] * times)
     new_manifest = replace(
         manifest,
         dataset=target.parent.name,

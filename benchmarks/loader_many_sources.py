@@ -45,6 +45,7 @@ def measure_many_sources(
     Returns:
         Goals, and a note on the size of the mixture.
     """
+    # 1. Measure.
     open_times: list[float] = []
     first_times: list[float] = []
     locate_times: list[float] = []
@@ -61,6 +62,7 @@ def measure_many_sources(
             first_times.append(first_seconds)
             locate_times.append(locate_seconds)
 
+    # 2. Judge the medians.
     title = f"mixture of {SOURCES} sources whose weights move over 10^12 rows"
     goals = [
         Goal(
@@ -99,10 +101,10 @@ def _mixture(loader_input: LoaderInput) -> tl.Mixture:
     # Weights from 1 to 64 at the beginning, and from 64 to 1 at the end, over their sum.
     total = SOURCES * (SOURCES + 1) / 2
     for number in range(SOURCES):
-        name = f"source-{number:02d}"
-        datasets[name] = tl.open(loader_input.store, CORPUS)
-        first_weights[name] = (1 + number) / total
-        last_weights[name] = (SOURCES - number) / total
+        source_name = f"source-{number:02d}"
+        datasets[source_name] = tl.open(loader_input.store, CORPUS)
+        first_weights[source_name] = (1 + number) / total
+        last_weights[source_name] = (SOURCES - number) / total
     points: list[dict[str, Any]] = [
         {"step": 0, "weights": first_weights},
         {"step": ROWS // BATCH, "weights": last_weights},
@@ -114,6 +116,7 @@ def _with_first_batch(mixture: tl.Mixture) -> tl.DataLoader:
     """Return a loader that has delivered a batch."""
     loader = tl.DataLoader(mixture, BATCH, seed=0)
     next(iter(loader))
+    # Its threads would take CPU time from the next measurement.
     loader.close()
     return loader
 
@@ -130,6 +133,7 @@ def _locate(loader: tl.DataLoader, position: float) -> float:
     start = time.thread_time()
     last_step = ROWS // BATCH - 1
     batch = plan.batch(int(position * last_step))
+    # A single host needs all rows of the batch.
     (rows,) = plan.rows([batch], np.arange)
     assert len(rows.row) == BATCH
     return time.thread_time() - start

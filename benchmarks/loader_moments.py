@@ -53,9 +53,9 @@ class _Wait:
 
     def milliseconds(self) -> str:
         """Return the median and the range in milliseconds, as ``87, 85-93``."""
-        least = min(self.seconds) * 1e3
-        most = max(self.seconds) * 1e3
-        return f"{self.median * 1e3:.0f}, {least:.0f}-{most:.0f}"
+        milliseconds = [seconds * 1e3 for seconds in self.seconds]
+        value_range = f"{min(milliseconds):.0f}-{max(milliseconds):.0f}"
+        return f"{statistics.median(milliseconds):.0f}, {value_range}"
 
 
 def measure_moments(
@@ -93,10 +93,11 @@ def measure_moments(
         _OPEN: _Wait(("open", many, MANY)),
         _FIRST: _Wait(("first", store, CORPUS)),
     }
-    for name, step in steps.items():
-        waits[name] = _Wait(("resume", store, CORPUS, str(states), str(step)))
+    for step_name, step in steps.items():
+        waits[step_name] = _Wait(("resume", store, CORPUS, str(states), str(step)))
     for turn in range(repeats + 1):
         for wait in waits.values():
+            # Every run is a fresh process, with nothing in memory.
             figures = _run_program(work, *wait.arguments)
             is_warm_up = turn == 0
             if not is_warm_up:
@@ -144,6 +145,7 @@ def _goals(waits: Mapping[str, _Wait], steps: Sequence[str]) -> list[Goal]:
         waits: Measurements of each waiting time.
         steps: Names of the steps.
     """
+    # All steps must meet the limit, so that the slowest is judged.
     slowest = max(steps, key=lambda name: waits[name].median)
     # Description, waiting time and limit of each goal.
     figures = (
@@ -185,8 +187,8 @@ def _note(waits: Mapping[str, _Wait], steps: Mapping[str, int]) -> str:
         steps: Name of a step -> its number.
     """
     descriptions = [_describe("first batch", 0, waits[_FIRST])]
-    for name, step in steps.items():
-        descriptions.append(_describe(name, step, waits[name]))
+    for step_name, step in steps.items():
+        descriptions.append(_describe(step_name, step, waits[step_name]))
     return f"Waiting for a batch, median and range in ms: {'; '.join(descriptions)}"
 
 

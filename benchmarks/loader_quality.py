@@ -96,13 +96,17 @@ def measure_quality(
             notes.append(note)
             print(note, file=sys.stderr, flush=True)
     like_chance = frozenset(
-        name for name, quality in qualities.items() if is_like_chance(quality)
+        order_name
+        for order_name, quality in qualities.items()
+        if is_like_chance(quality)
     )
 
     # 2. Orders to compare with.
     qualities |= references(loader_input.rows, BATCH, group_of)
-    lines = [[name, *_cells(quality)] for name, quality in qualities.items()]
-    return LoaderQuality(lines=lines, like_chance=like_chance, notes=notes)
+    table_lines = [
+        [order_name, *_cells(quality)] for order_name, quality in qualities.items()
+    ]
+    return LoaderQuality(lines=table_lines, like_chance=like_chance, notes=notes)
 
 
 def is_like_chance(quality: ShuffleQuality) -> bool:
@@ -112,16 +116,18 @@ def is_like_chance(quality: ShuffleQuality) -> bool:
     A uniform permutation exceeds four deviations in one of them once in 2,000 orders.
     """
     figures = quality.figures()
-    judged_figures = [figures[name] for name in FIGURES if name in figures]
+    judged_figures = [
+        figures[figure_name] for figure_name in FIGURES if figure_name in figures
+    ]
     return all(abs(figure.sigmas) <= MOST_SIGMAS for figure in judged_figures)
 
 
 def _delivered_rows(work: Path, loader: Loader, loader_input: LoaderInput) -> Any:
     """Return the stored number of each row that a loader delivers, int64[n]."""
-    path = work / "scratch" / "loader-order.npy"
-    path.parent.mkdir(exist_ok=True)
-    run_loader(work, loader, loader_input, 1, "--order", str(path))
-    return stored_numbers(loader_input.keys(), np.load(path))
+    order_path = work / "scratch" / "loader-order.npy"
+    order_path.parent.mkdir(exist_ok=True)
+    run_loader(work, loader, loader_input, 1, "--order", str(order_path))
+    return stored_numbers(loader_input.keys(), np.load(order_path))
 
 
 def stored_numbers(stored: Any, delivered: Any) -> Any:
@@ -150,8 +156,8 @@ def _cells(quality: ShuffleQuality) -> list[str]:
     """Return each figure, and in brackets the mean of a uniform permutation."""
     figures = quality.figures()
     cells: list[str] = []
-    for name in FIGURES:
-        figure = figures.get(name)
+    for figure_name in FIGURES:
+        figure = figures.get(figure_name)
         if figure is None:
             cells.append("")
         else:

@@ -56,11 +56,11 @@ def measure_ragged(
     rates: dict[str, list[float]] = {CORPUS: [], DOCUMENTS: []}
     padding = 0.0  # share of the last run, which is one of documents
     for turn in range(1, repeats + 1):
-        for name, rates_of_dataset in rates.items():
-            rate, padding = _run_loader(work, loader_input, name, passes)
+        for dataset_name, rates_of_dataset in rates.items():
+            rate, padding = _run_loader(work, loader_input, dataset_name, passes)
             rates_of_dataset.append(rate)
             print(
-                f"loader, {name} {turn}/{repeats}: {rate:.1f}",
+                f"loader, {dataset_name} {turn}/{repeats}: {rate:.1f}",
                 file=sys.stderr,
                 flush=True,
             )
@@ -77,8 +77,8 @@ def measure_ragged(
         "x",
     )
     medians: list[str] = []
-    for name, rates_of_dataset in rates.items():
-        medians.append(f"{name} {statistics.median(rates_of_dataset):.1f}")
+    for dataset_name, rates_of_dataset in rates.items():
+        medians.append(f"{dataset_name} {statistics.median(rates_of_dataset):.1f}")
     note = (
         f"Mtok per CPU s without padding, four columns, {passes} epochs: {', '.join(medians)}; "
         f"{padding:.1%} of the ids that {BUCKETS} buckets deliver are padding"
@@ -103,19 +103,25 @@ def _run_loader(
     Raises:
         RuntimeError: The process failed.
     """
-    log = work / "logs" / f"loader-ragged-{name}.log"
-    log.parent.mkdir(parents=True, exist_ok=True)
+    log_path = work / "logs" / f"loader-ragged-{name}.log"
+    log_path.parent.mkdir(parents=True, exist_ok=True)
     program = [sys.executable, "-m", "benchmarks.systems.loader_ragged"]
-    run = measure(
+    measurement = measure(
         [*program, str(loader_input.store), name, str(passes), str(BUCKETS)],
-        report=log.with_suffix(".json"),
-        log=log,
+        report=log_path.with_suffix(".json"),
+        log=log_path,
         env=builds.environment(work, work / "scratch" / "hash-cache"),
     )
-    lines = log.read_text(errors="replace").strip().splitlines()
-    if run.exit_code:
-        last_lines = " / ".join(lines[-2:])[-300:]
-        raise RuntimeError(f"exit code {run.exit_code}: {last_lines} (output: {log})")
-    figures = json.loads(next(line for line in reversed(lines) if line.startswith("{")))
-    rate = figures["ids"] / run.cpu / 1e6
+    # The figures are the last line of JSON: packages may print lines after them.
+    log_lines = log_path.read_text(errors="replace").strip().splitlines()
+    if measurement.exit_code:
+        last_lines = " / ".join(log_lines[-2:])[-300:]
+        raise RuntimeError(
+            f"exit code {measurement.exit_code}: {last_lines} (output: {log_path})"
+        )
+    figures = json.loads(
+        next(line for line in reversed(log_lines) if line.startswith("{"))
+    )
+    # Padding is no work for a trainer.
+    rate = figures["ids"] / measurement.cpu / 1e6
     return rate, 1 - figures["ids"] / figures["cells"]

@@ -109,6 +109,7 @@ class LoaderSeries:
     @property
     def marginal(self) -> float | None:
         """Mtok per CPU second beyond start-up, which is the rate of more tokens."""
+        # Start-up is the same on both inputs, and cancels in the differences.
         if self.small is None or self.cpu <= self.small.cpu:
             return None
         return (self.mtok - self.small_mtok) / (self.cpu - self.small.cpu)
@@ -127,6 +128,7 @@ class LoaderSeries:
             empty_cells = [""] * (len(HEAD) - len(cells) - 1)
             return [*cells, failure, *empty_cells]
 
+        # Medians, and the range of the CPU seconds.
         cpu_times = [run.cpu for run in self.runs]
         wall = statistics.median(run.wall for run in self.runs)
         marginal = "" if self.marginal is None else f"{self.marginal:.1f}"
@@ -174,6 +176,7 @@ def measure_rates(
         _record_failure(series, partial(_prepare, work, series, full, small))
     for turn in range(1, repeats + 1):
         for series in all_series:
+            # Slow loaders have fewer epochs, but one at least.
             epochs = max(1, round(passes * series.loader.share))
             run = partial(_add_run, work, series, full, epochs, f"{turn}/{repeats}")
             _record_failure(series, run)
@@ -200,11 +203,11 @@ def _add_run(
     work: Path, series: LoaderSeries, full: LoaderInput, passes: int, turn: str
 ) -> None:
     """Run a loader, and add the measurement to its series."""
-    run, series.rows = run_loader(work, series.loader, full, passes)
+    measurement, series.rows = run_loader(work, series.loader, full, passes)
     series.mtok = full.mtok * passes
-    series.runs.append(run)
+    series.runs.append(measurement)
     print(
-        f"{series.loader.name} {turn}: {run.cpu:.2f} CPU s",
+        f"{series.loader.name} {turn}: {measurement.cpu:.2f} CPU s",
         file=sys.stderr,
         flush=True,
     )
@@ -247,37 +250,40 @@ def run_loader(
         RuntimeError: The loader failed, or Tokenlake's delivered other rows.
     """
     # 1. Prepare the rows in the loader's form, and the page cache.
-    data = convert(loader_input, loader.form, interpreter(loader.module))
+    data_folder = convert(loader_input, loader.form, interpreter(loader.module))
+    # Ceilings read the shards themselves.
     if loader.form == "" and loader.role == "ceiling":
-        data = loader_input.version / "data"
-    _fill_page_cache(data)
+        data_folder = loader_input.version / "data"
+    _fill_page_cache(data_folder)
 
     # 2. Run.
-    name = loader.program
+    log_name = loader.program
     if loader.variant:
-        name += f"-{loader.variant}"
-    log = work / "logs" / f"{name}.log"
-    log.parent.mkdir(exist_ok=True)
-    run = measure(
-        [*command(loader, data, passes), *options],
-        report=log.with_suffix(".json"),
-        log=log,
+        log_name += f"-{loader.variant}"
+    log_path = work / "logs" / f"{log_name}.log"
+    log_path.parent.mkdir(exist_ok=True)
+    measurement = measure(
+        [*command(loader, data_folder, passes), *options],
+        report=log_path.with_suffix(".json"),
+        log=log_path,
         env=builds.environment(work, work / "scratch" / "hash-cache"),
     )
-    lines = log.read_text(errors="replace").strip().splitlines()
-    if run.exit_code:
-        last_lines = " / ".join(lines[-2:])[-300:]
+    log_lines = log_path.read_text(errors="replace").strip().splitlines()
+    if measurement.exit_code:
+        last_lines = " / ".join(log_lines[-2:])[-300:]
         raise RuntimeError(
-            f"exit code {run.exit_code}: {last_lines} (whole output: {log})"
+            f"exit code {measurement.exit_code}: {last_lines} (whole output: {log_path})"
         )
 
     # 3. Check the rows. Packages may print lines after the figures.
-    figures = json.loads(next(line for line in reversed(lines) if line.startswith("{")))
+    figures = json.loads(
+        next(line for line in reversed(log_lines) if line.startswith("{"))
+    )
     is_mixture = "mixture" in loader.variant
     rows = describe_rows(figures, loader_input, passes, is_mixture=is_mixture)
     if loader.role == "ours" and rows not in (ALL_ROWS, BY_WEIGHTS):
         raise RuntimeError(f"delivered {rows}")
-    return run, rows
+    return measurement, rows
 
 
 def _fill_page_cache(folder: Path) -> None:
@@ -317,6 +323,7 @@ def describe_rows(
         return f"{rows:,} of {expected_rows:,}"
     if is_mixture:
         return BY_WEIGHTS
+    # A row that is lost, repeated or changed changes the sum.
     expected_sum = loader_input.sum * passes % 2**64
     if figures["sum"] != expected_sum:
         return f"{rows:,}, but OTHERS than there are"
@@ -328,25 +335,27 @@ def rate_goals(all_series: Sequence[LoaderSeries]) -> list[Goal]:
     measured = {series.loader.name: series for series in all_series if series.runs}
     goals: list[Goal] = []
     # 1. Rates of Tokenlake's loader.
-    for name, limit in LEAST_RATES.items():
-        if name in measured:
-            goals.extend(_goals_of_rate(measured[name], limit))
+    for loader_name, limit in LEAST_RATES.items():
+        if loader_name in measured:
+            goals.extend(_goals_of_rate(measured[loader_name], limit))
     # 2. Its rates over those of peers, and with more columns over ids alone.
     if OURS in measured:
-        for name, limit in LEAST_SPEEDUPS.items():
-            if name in measured:
-                goals.extend(_goals_of_ratio(measured[OURS], measured[name], limit))
+        for loader_name, limit in LEAST_SPEEDUPS.items():
+            if loader_name in measured:
+                goals.extend(
+                    _goals_of_ratio(measured[OURS], measured[loader_name], limit)
+                )
     if OURS in measured and SEGMENTS in measured:
         goals.extend(
             _goals_of_ratio(measured[SEGMENTS], measured[OURS], LEAST_SEGMENTS_SHARE)
         )
     # 3. Its memory.
-    for name in (EVERYTHING, MIXTURE_EVERYTHING):
-        if name in measured:
+    for loader_name in (EVERYTHING, MIXTURE_EVERYTHING):
+        if loader_name in measured:
             goals.append(
                 Goal(
-                    f"{name}: peak memory of a process over whole epochs",
-                    measured[name].peak_bytes / 1e6,
+                    f"{loader_name}: peak memory of a process over whole epochs",
+                    measured[loader_name].peak_bytes / 1e6,
                     "at most",
                     MOST_PEAK_BYTES / 1e6,
                     " MB",
@@ -363,10 +372,14 @@ def _goals_of_rate(series: LoaderSeries, limit: float) -> Iterator[Goal]:
         limit: Least Mtok per CPU second.
     """
     unit = " Mtok per CPU s"
-    name = series.loader.name
-    yield Goal(f"{name}: of the whole process", series.rate, "at least", limit, unit)
+    loader_name = series.loader.name
+    yield Goal(
+        f"{loader_name}: of the whole process", series.rate, "at least", limit, unit
+    )
     if series.marginal is not None:
-        yield Goal(f"{name}: beyond start-up", series.marginal, "at least", limit, unit)
+        yield Goal(
+            f"{loader_name}: beyond start-up", series.marginal, "at least", limit, unit
+        )
 
 
 def _goals_of_ratio(

@@ -45,6 +45,7 @@ def measure_remote(
     Returns:
         A goal for the share of time that is waited, and a note on the requests.
     """
+    # Every run has a bucket of its own, so that its requests are counted from 0.
     waited_shares: list[float] = []  # percent
     requests_per_batch: list[float] = []
     first_seconds: list[float] = []
@@ -81,7 +82,8 @@ def _train(work: Path, loader_input: LoaderInput) -> dict[str, Any]:
     store = loader_input.store
     # The bucket is the folder of the store.
     with _slow_bucket(store.parent) as port:
-        env = {
+        # S3 clients find the server by these variables.
+        environment = {
             **builds.environment(work, work / "scratch" / "hash-cache"),
             "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}",
             "AWS_ACCESS_KEY_ID": "benchmark",
@@ -92,7 +94,7 @@ def _train(work: Path, loader_input: LoaderInput) -> dict[str, Any]:
         process = subprocess.run(
             [*program, f"s3://{store.name}", CORPUS, str(STEP_SECONDS)],
             cwd=ROOT,
-            env=env,
+            env=environment,
             capture_output=True,
             text=True,
         )
@@ -101,6 +103,7 @@ def _train(work: Path, loader_input: LoaderInput) -> dict[str, Any]:
                 f"loader_latency train failed: {process.stderr.strip()[-400:]}"
             )
         figures = json.loads(process.stdout.splitlines()[-1])
+        # The bucket is asked before it ends.
         url = f"http://127.0.0.1:{port}/?requests"
         with urllib.request.urlopen(url, timeout=30) as answer:
             figures["requests"] = int(answer.read())
@@ -123,4 +126,5 @@ def _slow_bucket(folder: Path) -> Iterator[int]:
         try:
             yield int(server.stdout.readline())
         finally:
+            # The server also ends with its standard input, should this process die.
             server.terminate()

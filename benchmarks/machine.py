@@ -45,24 +45,24 @@ def machine_line() -> str:
 def versions() -> dict[str, str]:
     """Return package -> version of all compared packages that are installed."""
     package_versions = {"tokenlake": __version__}
-    for name in PACKAGES:
+    for package in PACKAGES:
         try:
-            package_versions[name] = version(name)
+            package_versions[package] = version(package)
         except PackageNotFoundError:
             continue
     # Packages of the environment with tokenizers 1.x.
     environment = variable(TOKENIZERS_1)
     if environment in os.environ:
         python = interpreter(TOKENIZERS_1)
-        for name in ("tokenizers", "datasets"):
-            package_version = version_in(python, name) or "not installed"
-            package_versions[f"{name} in {environment}"] = package_version
+        for package in ("tokenizers", "datasets"):
+            package_version = version_in(python, package) or "not installed"
+            package_versions[f"{package} in {environment}"] = package_version
     return package_versions
 
 
 def _processor() -> str:
     """Return the name of the processor's model."""
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        if line.lower().startswith(("model name", "hardware")):
-            return line.partition(":")[2].strip()
+    for info_line in Path("/proc/cpuinfo").read_text().splitlines():
+        if info_line.lower().startswith(("model name", "hardware")):
+            return info_line.partition(":")[2].strip()
     return platform.machine()

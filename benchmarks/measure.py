@@ -118,9 +118,11 @@ def measure(
     Raises:
         RuntimeError: A process was seen that the kernel did not count.
     """
+    # The measuring process has no other children. It writes the report as JSON.
     wrapper = [sys.executable, "-m", "benchmarks.measure", str(report)]
     if kill_after is not None:
         wrapper += ["--kill-after", str(kill_after)]
+    # A report of an earlier run must not be taken for this one's.
     report.unlink(missing_ok=True)
     with log.open("wb") as sink:
         subprocess.run(
@@ -205,6 +207,7 @@ def run(command: Sequence[str], kill_after: float | None) -> Measurement:
             kill_tree()
         signal.sigtimedwait({signal.SIGCHLD}, SAMPLE_SECONDS)
 
+    # All descendants ended, and the kernel added their times.
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     return Measurement(
         exit_code=os.waitstatus_to_exitcode(exit_status or 0),
@@ -226,6 +229,7 @@ def descendants() -> list[int]:
         if not entry.name.isdigit():
             continue
         pid = int(entry.name)
+        # Processes may end at any time: their entries are gone then.
         fields = _stat(pid)
         if fields:
             parent = int(fields[1])
@@ -323,9 +327,9 @@ def _stat(pid: int) -> list[str] | None:
 def _peak_bytes(pid: int) -> int:
     """Return the largest resident set of a process so far; 0 if it is gone."""
     with contextlib.suppress(OSError):
-        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-            if line.startswith("VmHWM:"):
-                return int(line.split()[1]) * 1024
+        for status_line in Path(f"/proc/{pid}/status").read_text().splitlines():
+            if status_line.startswith("VmHWM:"):
+                return int(status_line.split()[1]) * 1024
     return 0
 
 
@@ -341,6 +345,7 @@ def _command_line(pid: int) -> str:
 
 def main(arguments: Sequence[str]) -> None:
     """Run the command line that the docstring of the module describes."""
+    # Options of this module come before the separator, the command after it.
     separator = arguments.index("--")
     options = arguments[:separator]
     command = arguments[separator + 1 :]

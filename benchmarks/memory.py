@@ -63,25 +63,26 @@ def measure_memory(
     config = builds.write_config(
         output / "bench.yaml", source, vocabulary, output / "store", unit_size
     )
-    log = work / "logs" / "memory.log"
-    log.parent.mkdir(exist_ok=True)
-    run = measure(
+    log_path = work / "logs" / "memory.log"
+    log_path.parent.mkdir(exist_ok=True)
+    measurement = measure(
         builds.library_command(config, WORKERS),
         report=output / "measured.json",
-        log=log,
+        log=log_path,
         env=builds.environment(work, output / "hash-cache"),
     )
-    if run.exit_code != 0:
+    if measurement.exit_code != 0:
         raise RuntimeError(
-            f"the build ended with exit code {run.exit_code}; its output is in {log}"
+            f"the build ended with exit code {measurement.exit_code}; its output is in {log_path}"
         )
+    # The output is large, and the peaks are known.
     shutil.rmtree(output)
 
     # 2. Find the largest worker and the largest other process.
     worker_bytes = 0
     main_bytes = 0
-    for name, peak_bytes in run.processes.items():
-        if WORKER_MODULE in name:
+    for process, peak_bytes in measurement.processes.items():
+        if WORKER_MODULE in process:
             worker_bytes = max(worker_bytes, peak_bytes)
         else:
             main_bytes = max(main_bytes, peak_bytes)
@@ -91,6 +92,6 @@ def measure_memory(
         unit_size=unit_size,
         worker_bytes=worker_bytes,
         main_bytes=main_bytes,
-        cpu=run.cpu,
-        wall=run.wall,
+        cpu=measurement.cpu,
+        wall=measurement.wall,
     )

@@ -94,8 +94,8 @@ class MixCase:
         """Peak resident bytes of the largest worker."""
         peaks: list[int] = []
         for run in self.runs:
-            for name, peak_bytes in run.processes.items():
-                if WORKER_MODULE in name:
+            for process, peak_bytes in run.processes.items():
+                if WORKER_MODULE in process:
                     peaks.append(peak_bytes)
         return max(peaks)
 
@@ -115,11 +115,13 @@ def measure_mixing(
     Returns:
         Goals, and a note on each mixture.
     """
+    # Number of copies of the sources' files in the small and the large mixtures.
     small_copies = 2
     large_copies = 8
     if quick:
         small_copies = 1
         large_copies = 2
+    # The small mixtures show the fixed costs, for which one run is enough.
     mixer = _Mixer(work, maker, vocabulary)
     small_cases = {level: mixer.measure(level, small_copies, 1) for level in LEVELS}
     large_cases = {
@@ -148,6 +150,7 @@ def _goals(small: MixCase, large: MixCase) -> Iterator[Goal]:
         small: Mixture of some data.
         large: Mixture of four times the data.
     """
+    # Rates, with and without start-up.
     title = f"mix of {large.level}, {large.tokens / 1e6:.0f} Mtok"
     unit = " Mtok per CPU s"
     yield Goal(f"{title}: of all processes", large.rate, "at least", LEAST_RATE, unit)
@@ -217,6 +220,8 @@ class _Mixer:
         for turn in range(repeats + 1):
             run, version = self._build(store, config)
             target = store / "bare.parquet"
+            # The bare write follows each build, so that both run on a machine that is
+            # equally busy.
             figures = self._run_program("bare_parquet", str(version), str(target))
             is_warm_up = turn == 0
             if not is_warm_up:
@@ -229,6 +234,7 @@ class _Mixer:
                 file=sys.stderr,
                 flush=True,
             )
+            # The next build begins without this version.
             shutil.rmtree(version.parent)
 
         # 2. Count the rows that a build decodes.
@@ -250,13 +256,17 @@ class _Mixer:
         dataset = f"{source}-{level}"
         if (store / dataset / "v1" / "manifest.json").exists():
             return
+
+        # 1. Link the files of the source, each as often as it has copies.
         folder = self._work / "inputs" / f"mix-{copies}" / source
         if not folder.exists():
             folder.mkdir(parents=True)
             for path in self._texts(source):
-                for copy in range(copies):
-                    link = folder / f"{copy:02d}-{path.name}"
+                for copy_number in range(copies):
+                    link = folder / f"{copy_number:02d}-{path.name}"
                     link.symlink_to(path.absolute())
+
+        # 2. Build. Mixtures of documents need tokens that are not packed.
         pack: dict[str, Any] = {"enabled": False}
         if level == SEQUENCES:
             pack = {"enabled": True, "seq_length": SEQ_LENGTH}
@@ -284,6 +294,7 @@ class _Mixer:
             return corpus_files
         machine_text = self._maker.make(MACHINE_MEGABYTES)
         files = sorted(Path(machine_text.folder).glob("*"))
+        # The sources divide the machine's files.
         first_file = list(WEIGHTS).index(source)
         return files[first_file :: len(WEIGHTS)]
 
@@ -300,20 +311,20 @@ class _Mixer:
         Raises:
             RuntimeError: The build failed.
         """
-        log = self._work / "logs" / "mix.log"
-        log.parent.mkdir(exist_ok=True)
-        path = _write_config(store, config)
-        run = measure(
-            builds.library_command(path, 1),
-            report=path.with_suffix(".json"),
-            log=log,
+        log_path = self._work / "logs" / "mix.log"
+        log_path.parent.mkdir(exist_ok=True)
+        config_path = _write_config(store, config)
+        measurement = measure(
+            builds.library_command(config_path, 1),
+            report=config_path.with_suffix(".json"),
+            log=log_path,
             env=self._env,
         )
-        if run.exit_code:
+        if measurement.exit_code:
             raise RuntimeError(
-                f"the build ended with exit code {run.exit_code}; its output is in {log}"
+                f"the build ended with exit code {measurement.exit_code}; its output is in {log_path}"
             )
-        return run, store / config["name"] / "v1"
+        return measurement, store / config["name"] / "v1"
 
     def _run_program(self, program: str, *arguments: str) -> dict[str, Any]:
         """Return the figures that a program of :mod:`benchmarks.systems` prints.
@@ -325,18 +336,18 @@ class _Mixer:
         Raises:
             RuntimeError: The program failed.
         """
-        log = self._work / "logs" / f"{program}.log"
-        run = measure(
+        log_path = self._work / "logs" / f"{program}.log"
+        measurement = measure(
             [sys.executable, "-m", f"benchmarks.systems.{program}", *arguments],
-            report=log.with_suffix(".json"),
-            log=log,
+            report=log_path.with_suffix(".json"),
+            log=log_path,
             env=self._env,
         )
-        if run.exit_code:
+        if measurement.exit_code:
             raise RuntimeError(
-                f"{program} ended with exit code {run.exit_code}; its output is in {log}"
+                f"{program} ended with exit code {measurement.exit_code}; its output is in {log_path}"
             )
-        return json.loads(log.read_text().splitlines()[-1])
+        return json.loads(log_path.read_text().splitlines()[-1])
 
 
 def _mixture_config(store: Path, level: str) -> dict[str, Any]:
@@ -351,7 +362,9 @@ def _mixture_config(store: Path, level: str) -> dict[str, Any]:
         pack = {"enabled": True, "seq_length": SEQ_LENGTH}
     return {
         "name": builds.NAME,
-        "datasets": [{"name": name, "dataset": f"{name}-{level}"} for name in WEIGHTS],
+        "datasets": [
+            {"name": source, "dataset": f"{source}-{level}"} for source in WEIGHTS
+        ],
         # A worker holds the windows of its lanes. The number of lanes is the same for
         # both sizes, so that its memory can be compared.
         "mix": {"weights": WEIGHTS, "epochs": 1, "seed": 0, "lanes": 8},
@@ -363,6 +376,6 @@ def _mixture_config(store: Path, level: str) -> dict[str, Any]:
 def _write_config(store: Path, config: dict[str, Any]) -> Path:
     """Write a configuration to a file beside the store, and return its path."""
     store.mkdir(parents=True, exist_ok=True)
-    path = store.parent / f"{store.name}.yaml"
-    path.write_text(json.dumps(config, indent=1))
-    return path
+    config_path = store.parent / f"{store.name}.yaml"
+    config_path.write_text(json.dumps(config, indent=1))
+    return config_path

@@ -86,10 +86,11 @@ def measure_positions(repeats: int, rows: int = _ROWS) -> tuple[list[Goal], list
         Goals, and a note on single positions.
     """
     goals: list[Goal] = []
-    for name, make_mixture in mixtures().items():
+    for mixture_name, make_mixture in mixtures().items():
+        # Both positions, one after the other.
         near_seconds = _median_cpu(make_mixture, 0, rows, repeats)
         far_seconds = _median_cpu(make_mixture, FAR, rows, repeats)
-        title = f"positions of a mixture, {name}"
+        title = f"positions of a mixture, {mixture_name}"
         goals += [
             Goal(
                 f"{title}: million rows per CPU s",
@@ -128,6 +129,7 @@ def _median_cpu(
         repeats: Number of measured runs.
     """
     _compute_rows(make_mixture(), start, rows)
+    # A mixture keeps what it computed, so that every run needs a new one.
     times = [_compute_rows(make_mixture(), start, rows) for _ in range(repeats)]
     return statistics.median(times)
 
@@ -135,6 +137,7 @@ def _median_cpu(
 def _compute_rows(mixture: SourceMixture, start: int, rows: int) -> float:
     """Return the CPU seconds of computing the rows of all lanes from a position on."""
     start_time = time.process_time()
+    # Position p of the stream is about place p / lanes of a lane.
     for first in range(start // _LANES, (start + rows) // _LANES, _LANE_ROWS):
         for lane in range(_LANES):
             mixture.lane(lane, first, first + _LANE_ROWS)
@@ -149,6 +152,7 @@ def _note_on_lookups(repeats: int) -> str:
     Args:
         repeats: Number of lookups.
     """
+    # Weights that change along a cosine, up to the position that is looked up.
     points = [
         {"step": 0, "weights": {"a": 0.9, "b": 0.1}},
         {"step": FAR, "weights": {"a": 0.1, "b": 0.9}},
@@ -165,6 +169,7 @@ def _note_on_lookups(repeats: int) -> str:
             step_rows=_BATCH,
             seed=number,
         )
+        # A row at a position, and the counts of all sources before it.
         start_time = time.process_time()
         mixture.at(FAR + number)
         row_time = time.process_time()

@@ -92,11 +92,11 @@ def measure_mixture_quality() -> tuple[list[Goal], list[str]]:
         # 1. Compute the default order of the mixture.
         group_rows: dict[str, Int64] = {}
         weights: dict[str, float] = {}
-        for name, (ids, weight) in sources.items():
-            rows = int(ids) // LENGTH
-            first_rows = np.arange(0, rows, GROUP_ROWS)
-            group_rows[name] = np.diff(np.append(first_rows, rows))
-            weights[name] = weight
+        for source_name, (id_count, weight) in sources.items():
+            row_count = int(id_count) // LENGTH
+            first_rows = np.arange(0, row_count, GROUP_ROWS)
+            group_rows[source_name] = np.diff(np.append(first_rows, row_count))
+            weights[source_name] = weight
         lanes = lanes_of(group_rows, weights)
         forms = forms_of(group_rows, weights, lanes=lanes)
 
@@ -119,9 +119,10 @@ def measure_mixture_quality() -> tuple[list[Goal], list[str]]:
                 MOST_AUTOCORRELATION,
             ),
         ]
+        # Open row groups: the strands of a lane, or its window.
         open_groups: list[str] = []
-        for name, form in forms.items():
-            open_groups.append(f"{name} {form.interleave or form.window}")
+        for source_name, form in forms.items():
+            open_groups.append(f"{source_name} {form.interleave or form.window}")
         notes.append(
             f"The simulated mixture of {description} has {lanes} lanes. Open row groups of a lane: "
             f"{', '.join(open_groups)}"
@@ -137,13 +138,14 @@ def lanes_of(group_rows: Mapping[str, Int64], weights: Mapping[str, float]) -> i
         weights: Source -> weight.
     """
     sizes: dict[str, SourceSize] = {}
-    for name, rows_of_groups in group_rows.items():
-        rows = int(rows_of_groups.sum())
-        sizes[name] = SourceSize.of(
-            rows=rows,
+    for source_name, rows_of_groups in group_rows.items():
+        row_count = int(rows_of_groups.sum())
+        sizes[source_name] = SourceSize.of(
+            rows=row_count,
             groups=len(rows_of_groups),
-            tokens=rows * LENGTH,
-            documents=3 * rows,
+            tokens=row_count * LENGTH,
+            # A row of 2,048 ids has about three documents.
+            documents=3 * row_count,
             width=LENGTH,
         )
     return choose_lanes(sizes, [weights], batch_size=BATCH, step_rows=None, rows=None)
@@ -167,13 +169,13 @@ def forms_of(
         max_bytes: Memory for decoded row groups.
     """
     memory: dict[str, SourceMemory] = {}
-    for name, rows_of_groups in group_rows.items():
-        rows = int(rows_of_groups.sum())
-        memory[name] = SourceMemory(
-            rows=rows,
+    for source_name, rows_of_groups in group_rows.items():
+        row_count = int(rows_of_groups.sum())
+        memory[source_name] = SourceMemory(
+            rows=row_count,
             groups=len(rows_of_groups),
-            decoded_bytes=rows * LENGTH * id_bytes,
-            share=Fraction(weights[name]),
+            decoded_bytes=row_count * LENGTH * id_bytes,
+            share=Fraction(weights[source_name]),
         )
     return default_forms(memory, lanes=lanes, streams=1, max_bytes=max_bytes)
 
@@ -198,7 +200,7 @@ def mixture_quality(
         seed: Random seed of the order.
     """
     # 1. Compute the order of the mixture.
-    lengths = {name: int(rows.sum()) for name, rows in group_rows.items()}
+    lengths = {source_name: int(rows.sum()) for source_name, rows in group_rows.items()}
     mixture = SourceMixture(
         lengths,
         constant(weights),
@@ -208,21 +210,27 @@ def mixture_quality(
         seed=seed,
     )
     orders = [
-        source_order(name, group_rows[name], lanes=lanes, seed=seed, form=forms[name])
-        for name in mixture.names
+        source_order(
+            source_name,
+            group_rows[source_name],
+            lanes=lanes,
+            seed=seed,
+            form=forms[source_name],
+        )
+        for source_name in mixture.names
     ]
     rows = MixtureStream(mixture, orders).rows(0, batches * BATCH)
     batch = np.arange(batches * BATCH) // BATCH
 
     # 2. Judge the rows of each source.
     qualities: dict[str, SourceQuality] = {}
-    for number, name in enumerate(mixture.names):
+    for number, source_name in enumerate(mixture.names):
         is_of_source = rows.source == number
         group = rows.group[is_of_source]
-        row_index = offsets_of(group_rows[name])[group] + rows.row[is_of_source]
+        row_index = offsets_of(group_rows[source_name])[group] + rows.row[is_of_source]
         # Positions from -1/2 to 1/2, whose variance is 1/12.
-        position = (row_index + 0.5) / lengths[name] - 0.5
-        qualities[name] = _quality(position, batch[is_of_source], group, batches)
+        position = (row_index + 0.5) / lengths[source_name] - 0.5
+        qualities[source_name] = _quality(position, batch[is_of_source], group, batches)
     return qualities
 
 

@@ -97,13 +97,17 @@ class ModelRow:
     def ids(self) -> str:
         """Return a description of the comparison of ids, for the table."""
         differences: list[str] = []
-        for loop, name in ((GIGATOKEN, "gigatoken"), (TOKENIZERS_1, "tokenizers 1.x")):
+        for loop, loop_name in (
+            (GIGATOKEN, "gigatoken"),
+            (TOKENIZERS_1, "tokenizers 1.x"),
+        ):
             if self.cpu(loop) is None:
                 continue
+            # A loop that agrees on the small input may differ on the whole one.
             if self._has_equal_ids(loop, REFERENCE, self.small) is None:
-                differences.append(f"{name} not compared")
+                differences.append(f"{loop_name} not compared")
             elif not self.is_exact(loop):
-                differences.append(f"{name} DIFFERENT")
+                differences.append(f"{loop_name} DIFFERENT")
         return ", ".join(differences) or "equal"
 
     def fastest_exact_loop(self) -> float | None:
@@ -148,46 +152,55 @@ class ModelTable:
     def cells(self) -> list[list[str]]:
         """Return the cells of each tokenizer, under :data:`HEAD`."""
         llama_3_cpu = self._llama_3_cpu()
-        lines: list[list[str]] = []
+        table_lines: list[list[str]] = []
         for row in self.rows:
+            # The three columns of ratios, in the order of the head.
             ratios = (
                 _ratio(row.cpu(BUILD), row.fastest_exact_loop()),
                 _ratio(row.cpu(BUILD_1), row.cpu(TOKENIZERS_1)),
                 _ratio(row.cpu(BUILD), llama_3_cpu),
             )
-            line = [row.vocabulary.name]
-            line += [_cpu_cell(row, system) for system in MEASURED]
-            line += [_ratio_cell(ratio) for ratio in ratios]
-            line.append(row.ids())
-            lines.append(line)
-        return lines
+            row_cells = [row.vocabulary.name]
+            row_cells += [_cpu_cell(row, system) for system in MEASURED]
+            row_cells += [_ratio_cell(ratio) for ratio in ratios]
+            row_cells.append(row.ids())
+            table_lines.append(row_cells)
+        return table_lines
 
     def goals(self) -> Iterator[Goal]:
         """Yield the goals that can be judged."""
         llama_3_cpu = self._llama_3_cpu()
         for row in self.rows:
-            name = row.vocabulary.name
+            tokenizer_name = row.vocabulary.name
             # Description, ratio and limit of each figure.
             figures = (
                 (
                     "build / fastest exact bare loop",
                     _ratio(row.cpu(BUILD), row.fastest_exact_loop()),
-                    MOST_OVER_LOOP.get(name),
+                    MOST_OVER_LOOP.get(tokenizer_name),
                 ),
                 (
                     "build / build with Llama 3.1's tokenizer",
                     _ratio(row.cpu(BUILD), llama_3_cpu),
-                    MOST_OVER_LLAMA_3.get(name),
+                    MOST_OVER_LLAMA_3.get(tokenizer_name),
                 ),
                 (
                     "build / bare loop, both with tokenizers 1.x",
                     _ratio(row.cpu(BUILD_1), row.cpu(TOKENIZERS_1)),
-                    MOST_OVER_LOOP_1.get(name, MOST_OVER_LOOP_1_OTHERWISE),
+                    MOST_OVER_LOOP_1.get(tokenizer_name, MOST_OVER_LOOP_1_OTHERWISE),
                 ),
             )
             for figure, ratio, limit in figures:
+                # Systems that did not run, and tokenizers without a limit, have no
+                # goal.
                 if ratio is not None and limit is not None:
-                    yield Goal(f"{name}: CPU s, {figure}", ratio, "at most", limit, "x")
+                    yield Goal(
+                        f"{tokenizer_name}: CPU s, {figure}",
+                        ratio,
+                        "at most",
+                        limit,
+                        "x",
+                    )
 
     def _llama_3_cpu(self) -> float | None:
         """Return CPU seconds of the build with Llama 3.1's tokenizer, if it ran."""
@@ -214,6 +227,7 @@ def measure_models(
             input.
         repeats: Number of measured runs of each system.
     """
+    # Slow peers encode a part of the input.
     source, part, small = (inputs(size) for size in sizes)
     table = ModelTable(rows=[], notes=[])
 
@@ -237,10 +251,10 @@ def measure_models(
                 source=part if system.peer else source,
             )
         bench.rotate(list(series_of_system.values()), small, repeats)
-        for name, series in series_of_system.items():
+        for system_name, series in series_of_system.items():
             if series.failure:
                 table.notes.append(
-                    f"{vocabulary.name}, {name} failed: {series.failure}"
+                    f"{vocabulary.name}, {system_name} failed: {series.failure}"
                 )
         table.rows.append(ModelRow(vocabulary, source, small, series_of_system))
     return table

@@ -106,15 +106,16 @@ class Results:
                 goals.append(goal)
         for case in self.texts:
             goals.extend(case.goals())
+        # The other parts have made their goals already.
         return goals + self.figures
 
 
 def _memory_goal(case: MemoryCase) -> Goal:
     """Return the goal for the largest worker of a build."""
     source = case.source
-    size = f"{source.megabytes:.0f} MB in {source.documents} documents"
+    input_size = f"{source.megabytes:.0f} MB in {source.documents} documents"
     return Goal(
-        f"{case.vocabulary.name}, {size}, units of {case.unit_size}: peak of the largest worker",
+        f"{case.vocabulary.name}, {input_size}, units of {case.unit_size}: peak of the largest worker",
         case.worker_bytes / 1e6,
         "at most",
         WORKER_BYTES / 1e6,
@@ -136,6 +137,7 @@ def _startup_goal(startup: Startup) -> Goal:
 
 def to_json(results: Results) -> dict[str, Any]:
     """Return all measurements, and the goals, as values of JSON."""
+    # Goals are computed from the results, and are no fields of them.
     goals: list[dict[str, Any]] = []
     for goal in results.goals():
         goals.append(asdict(goal) | {"met": goal.is_met})
@@ -162,20 +164,24 @@ def to_markdown(results: Results) -> str:
 
 def _introduction(results: Results) -> str:
     """Return a list of the machine, versions, tokenizers, inputs, notes and errors."""
-    versions = [f"{name} {number}" for name, number in results.versions.items()]
-    lines = [
+    # Machine and versions, tokenizers and inputs, and then notes and errors.
+    versions = [
+        f"{package} {package_version}"
+        for package, package_version in results.versions.items()
+    ]
+    list_items = [
         f"Machine: {results.machine}.",
         f"Versions: {', '.join(versions)}.",
     ]
     for vocabulary in results.vocabularies:
-        lines.append(
+        list_items.append(
             f"Tokenizer {vocabulary.name}: {vocabulary.origin}, {vocabulary.size} entries."
         )
     for source in results.inputs:
-        lines.append(f"Input: {source.describe()}.")
-    lines += results.notes
-    lines += results.failures
-    return "\n".join(f"- {line}" for line in lines)
+        list_items.append(f"Input: {source.describe()}.")
+    list_items += results.notes
+    list_items += results.failures
+    return "\n".join(f"- {list_item}" for list_item in list_items)
 
 
 # -- throughput and tokenizers
@@ -186,12 +192,12 @@ def _systems(results: Results) -> str:
     if not results.series:
         return ""
     token_counts = expected_tokens(results.series)
-    lines = [_system_cells(series, token_counts) for series in results.series]
+    table_lines = [_system_cells(series, token_counts) for series in results.series]
     note = (
         f"Medians of {results.repeats} after a warm-up, systems in rotation. CPU seconds: user + system of "
         "the whole process tree. 'Beyond start-up' compares with a small run: MB per CPU second of more text."
     )
-    return _table(SYSTEMS_HEAD, lines) + "\n\n" + note
+    return _table(SYSTEMS_HEAD, table_lines) + "\n\n" + note
 
 
 def _system_cells(
@@ -204,6 +210,7 @@ def _system_cells(
         token_counts: (tokenizer, folder of the input) -> number of tokens that most
             systems have.
     """
+    # System and input, which a failed system has as well.
     cells = [
         series.vocabulary.name,
         MEANING[series.system.family],
@@ -214,6 +221,7 @@ def _system_cells(
         empty_cells = [""] * (len(SYSTEMS_HEAD) - len(cells) - 1)
         return [*cells, _failure_cell(series.failure), *empty_cells]
 
+    # Systems that have another number of tokens than most are marked.
     tokens = f"{series.tokens:,}"
     expected_count = token_counts.get((series.vocabulary.name, series.source.folder))
     if series.tokens != expected_count:
@@ -253,17 +261,17 @@ def _reading(results: Results) -> str:
     """Return the table of reading files."""
     if not results.reading:
         return ""
-    head = ["read", "text MB", *READ_SYSTEMS]
-    lines: list[list[str]] = []
+    column_names = ["read", "text MB", *READ_SYSTEMS]
+    table_lines: list[list[str]] = []
     for case in results.reading:
-        line = [case.name, f"{case.text_bytes / 1e6:.0f}"]
-        line += [_read_cell(case, system) for system in READ_SYSTEMS]
-        lines.append(line)
+        row_cells = [case.name, f"{case.text_bytes / 1e6:.0f}"]
+        row_cells += [_read_cell(case, system) for system in READ_SYSTEMS]
+        table_lines.append(row_cells)
     note = (
         "MB of text per CPU second beyond start-up, one thread; in brackets the same with start-up (imports, a file "
         "of a few rows) and the process's peak memory in MB."
     )
-    return _table(head, lines) + "\n\n" + note
+    return _table(column_names, table_lines) + "\n\n" + note
 
 
 def _read_cell(case: ReadCase, system: str) -> str:
@@ -280,7 +288,7 @@ def _texts(results: Results) -> str:
     """Return the table of conversations and prompts."""
     if not results.texts:
         return ""
-    head = [
+    column_names = [
         "rows",
         "system",
         "input MB",
@@ -288,12 +296,15 @@ def _texts(results: Results) -> str:
         "MB per CPU s",
         "beyond start-up",
     ]
-    lines: list[list[str]] = []
+    table_lines: list[list[str]] = []
     for case in results.texts:
+        # A line for every system, also for those that failed.
         for system in TEXTS_SYSTEMS:
-            size = f"{megabytes(case.input(system)):.0f}"
-            lines.append([case.kind, system, size, *_texts_cells(case, system)])
-    return _table(head, lines)
+            input_size = f"{megabytes(case.input(system)):.0f}"
+            table_lines.append(
+                [case.kind, system, input_size, *_texts_cells(case, system)]
+            )
+    return _table(column_names, table_lines)
 
 
 def _texts_cells(case: TextsCase, system: str) -> list[str]:
@@ -311,12 +322,12 @@ def _packing(results: Results) -> str:
     """Return the table of packing."""
     if not results.packing:
         return ""
-    lines = [run.cells() for run in results.packing]
+    table_lines = [run.cells() for run in results.packing]
     note = (
         "CPU seconds of placing documents in rows, medians; TRL's time holds the copying of the tokens as well. Fill "
         "and rows over the least are of the tokens that are kept."
     )
-    return _table(PACKING_HEAD, lines) + "\n\n" + note
+    return _table(PACKING_HEAD, table_lines) + "\n\n" + note
 
 
 # -- loader
@@ -326,14 +337,14 @@ def _loader_rates(results: Results) -> str:
     """Return the table of the loaders' rates."""
     if results.loader is None:
         return ""
-    lines = [series.cells() for series in results.loader.series]
+    table_lines = [series.cells() for series in results.loader.series]
     note = (
         "Batches of 256 x 2048 int32 on the host, each epoch in another order where it is shuffled; medians of "
         f"{results.repeats} after a warm-up, loaders in rotation. CPU seconds: user + system of the process tree, page "
         "cache warm. 'Beyond start-up' compares with one epoch of a small input. 'all': every row exactly once "
         "in every epoch, by count and sum."
     )
-    return _table(LOADER_HEAD, lines) + "\n\n" + note
+    return _table(LOADER_HEAD, table_lines) + "\n\n" + note
 
 
 def _loader_quality(results: Results) -> str:
@@ -351,9 +362,9 @@ def _loader_quality(results: Results) -> str:
 
 def _goals(results: Results) -> str:
     """Return the table of the goals."""
-    lines: list[list[str]] = []
+    table_lines: list[list[str]] = []
     for goal in results.goals():
-        lines.append(
+        table_lines.append(
             [
                 goal.what,
                 f"{goal.got:.2f}{goal.unit}",
@@ -361,22 +372,24 @@ def _goals(results: Results) -> str:
                 "yes" if goal.is_met else "no",
             ]
         )
-    if not lines:
+    if not table_lines:
         return ""
-    return _table(["figure", "got", "goal", "met"], lines)
+    return _table(["figure", "got", "goal", "met"], table_lines)
 
 
 def _trials(trials: Sequence[Trial]) -> str:
     """Return the table of builds that were compared byte for byte."""
-    lines: list[list[str]] = []
+    table_lines: list[list[str]] = []
     for trial in trials:
         finished_units = ""
         if trial.killed_after is not None:
             finished_units = str(trial.finished)
-        lines.append([trial.what, str(trial.files), finished_units, _verdict(trial)])
-    if not lines:
+        table_lines.append(
+            [trial.what, str(trial.files), finished_units, _verdict(trial)]
+        )
+    if not table_lines:
         return ""
-    return _table(TRIALS_HEAD, lines)
+    return _table(TRIALS_HEAD, table_lines)
 
 
 def _verdict(trial: Trial) -> str:

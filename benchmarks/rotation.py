@@ -88,6 +88,7 @@ class Series:
 
         It is None if the runs do not differ enough from the small one.
         """
+        # Start-up is the same on both inputs, and cancels in the differences.
         small = self.small
         if small is None or self.cpu <= small.cpu:
             return None
@@ -126,22 +127,25 @@ class Bench:
         Raises:
             RuntimeError: The system failed.
         """
+        # 1. Run, with an empty folder for the output.
         output = self._work / "scratch" / system.name
         shutil.rmtree(output, ignore_errors=True)
         output.mkdir(parents=True)
         job = Job(source, vocabulary, output)
-        log = self._work / "logs" / f"{system.name}.log"
-        log.parent.mkdir(exist_ok=True)
+        log_path = self._work / "logs" / f"{system.name}.log"
+        log_path.parent.mkdir(exist_ok=True)
         measurement = measure(
             command(system, job),
             report=output / "measured.json",
-            log=log,
+            log=log_path,
             env=builds.environment(self._work, output / "hash-cache"),
         )
         if measurement.exit_code != 0:
             raise RuntimeError(
-                f"exit code {measurement.exit_code}: {_last_lines(log)} (whole output: {log})"
+                f"exit code {measurement.exit_code}: {_last_lines(log_path)} (whole output: {log_path})"
             )
+
+        # 2. Count the tokens while the output exists.
         outcome = Outcome(
             measured=measurement,
             tokens=content_tokens(system, job),
@@ -193,6 +197,7 @@ class Bench:
         """
         outcome = self.run(series.system, series.source, series.vocabulary)
         series.add_digest(series.source, outcome)
+        # All runs must produce the same number of tokens.
         if series.tokens not in (None, outcome.tokens):
             raise RuntimeError(
                 f"{outcome.tokens} tokens, but {series.tokens} in the run before; "
@@ -219,13 +224,13 @@ class Bench:
 
     def _log_run(self, series: Series, name: str, run: Measurement) -> None:
         """Report a run, and the processes that had to be killed after it."""
-        line = (
+        message = (
             f"{series.vocabulary.name} {series.system.name} {name}: "
             f"{run.cpu:.2f} CPU s, {run.wall:.2f} s"
         )
         if run.left_behind:
-            line += f"; killed what it left behind: {run.left_behind}"
-        self._log(line)
+            message += f"; killed what it left behind: {run.left_behind}"
+        self._log(message)
 
 
 def expected_tokens(all_series: Iterable[Series]) -> Mapping[tuple[str, str], int]:
@@ -249,5 +254,5 @@ def _print_progress(line: str) -> None:
 
 def _last_lines(log: Path) -> str:
     """Return the last three lines of a log, of at most 500 characters together."""
-    lines = log.read_text(errors="replace").strip().splitlines()
-    return " | ".join(lines[-3:])[-500:]
+    log_lines = log.read_text(errors="replace").strip().splitlines()
+    return " | ".join(log_lines[-3:])[-500:]

@@ -123,7 +123,9 @@ def simulate(
         RuntimeError: A unit failed too often, or is done twice.
     """
     rng = np.random.default_rng(seed)
-    unit_sizes = {unit: round(size * 1e6) for unit, size in enumerate(seconds)}
+    unit_sizes = {
+        unit: round(unit_seconds * 1e6) for unit, unit_seconds in enumerate(seconds)
+    }
     schedule = Schedule(unit_sizes, _RETRIES)
     deaths: list[float] = [float("inf")] * slots
     if failure_share:
@@ -198,6 +200,7 @@ def measure_schedule(work: Path, *, quick: bool) -> tuple[list[Goal], list[str]]
     Returns:
         A goal and a note.
     """
+    # 1. Simulate.
     units = UNITS
     slots = SLOTS
     if quick:
@@ -212,17 +215,17 @@ def measure_schedule(work: Path, *, quick: bool) -> tuple[list[Goal], list[str]]
         "x",
     )
 
-    # Figure of the shares over time.
+    # 2. Draw the shares of slots over time.
     minutes = np.linspace(0, build.end_seconds / 60, _POINTS).tolist()
     points: list[tuple[float, dict[str, float]]] = []
     for minute, busy in zip(minutes, build.busy_shares.tolist(), strict=True):
         points.append((minute, {"building": busy, "idle": 1 - busy}))
-    path = work / "schedule.html"
-    path.write_text(str(areas(points, "minute")))
+    figure_path = work / "schedule.html"
+    figure_path.write_text(str(areas(points, "minute")))
 
     note = (
         f"{build.lost_slots} slots died; {build.done_units:,} units done, each once, in "
-        f"{build.end_seconds / _HOUR:.2f} h; slots busy: {_sparkline(build.busy_shares)} ({path})"
+        f"{build.end_seconds / _HOUR:.2f} h; slots busy: {_sparkline(build.busy_shares)} ({figure_path})"
     )
     return [goal], [note]
 
@@ -230,8 +233,8 @@ def measure_schedule(work: Path, *, quick: bool) -> tuple[list[Goal], list[str]]
 def _sparkline(shares: npt.NDArray[np.float64]) -> str:
     """Return every fourth share as one of nine heights, as ``██████▇▁``."""
     heights = " ▁▂▃▄▅▆▇█"
-    line = ""
+    blocks = ""
     for share in shares[::4].tolist():
         clipped = max(0.0, min(1.0, share))
-        line += heights[round(8 * clipped)]
-    return line
+        blocks += heights[round(8 * clipped)]
+    return blocks

@@ -8,7 +8,7 @@ place ``p[s]``. With ``x = d - (n - 1) / 2``, the *centred* row numbers:
 | `autocorrelation` at lag k | sum of ``x[i] x[i + k]`` / sum of ``x[i]^2`` | high: such rows were stored nearby |
 | `rank_correlation` | correlation of ``d[i]`` and i (Spearman) | high: rows that are stored early come early |
 | `displacement` | mean of ``abs(d[i] - i)`` | low: rows stay near their stored place |
-| `delivered_apart`, its median | mean, median of ``abs(p[s + 1] - p[s])`` | low: stored neighbours come soon after another |
+| `delivered_apart`, its median | mean, median of ``abs(p[s + 1] - p[s])`` | low: stored neighbours stay close |
 | `stored_apart`, its median | mean, median of ``abs(d[i + 1] - d[i])`` | low: consecutive rows were stored nearby |
 | `together` | share of pairs (s, s + 1) in one batch | high: neighbours in storage meet in a batch |
 | `batch_variance` | variance of the batches' means of x, over chance's | high: batches differ from one another |
@@ -135,10 +135,11 @@ class ShuffleQuality:
         figures: dict[str, Figure] = {}
         for lag, autocorrelation in self.autocorrelation.items():
             figures[f"autocorrelation {lag}"] = autocorrelation
-        for name in self.__slots__:
-            figure = getattr(self, name)
+        # Fields that have one figure, in their order.
+        for attribute in self.__slots__:
+            figure = getattr(self, attribute)
             if isinstance(figure, Figure):
-                figures[name] = figure
+                figures[attribute] = figure
         return figures
 
 
@@ -174,9 +175,12 @@ def delivered_rows(
         Stored number of each delivered row, int64[n], and row group of each stored row,
         int64[n].
     """
+    # 1. Row group and row at every place of the stream.
     layout = LaneLayout(order.lengths, order.lanes, batch_size)
     lane, place = layout.locate(np.arange(order.rows))
     group, row = order.at(np.array([epoch]), lane, place)
+
+    # 2. Number the rows over all row groups.
     group_rows = np.bincount(group)  # every row comes once
     delivered = offsets_of(group_rows)[group] + row
     group_of = np.repeat(np.arange(len(group_rows)), group_rows)
@@ -206,8 +210,8 @@ def references(
         "uniform": shuffled(rows, key_of(seed)),
     }
     return {
-        name: quality_of(delivered, batch_size, group_of)
-        for name, delivered in orders.items()
+        order_name: quality_of(delivered, batch_size, group_of)
+        for order_name, delivered in orders.items()
     }
 
 
@@ -263,9 +267,10 @@ def quality_of(
             `batch_groups` is left out.
 
     Raises:
-        ConfigError: Rows are missing or come twice, or there are less than four of them
-            or less than two batches.
+        ConfigError: Rows are missing or come twice, or there are fewer than four of
+            them or fewer than two batches.
     """
+    # 1. Check that the rows are a permutation.
     n = len(delivered)
     if n < _LEAST_ROWS or not 0 < batch_size < n:
         raise ConfigError(
@@ -280,9 +285,13 @@ def quality_of(
             f"row groups of {group_of.shape} rows; expected one for each of {n} rows"
         )
 
+    # 2. Compute what several figures need: the place of each stored row, and centred
+    #    row numbers.
     place = np.empty(n, np.int64)
     place[delivered] = np.arange(n)
     centred = delivered.astype(np.float64) - (n - 1) / 2
+
+    # 3. Compute the figures.
     autocorrelation: dict[int, Figure] = {}
     lag = 1
     while lag <= n // 2:
@@ -445,9 +454,9 @@ def _batch_variance(centred: _Floats, batch_size: int) -> Figure:
     begins = np.arange(0, n, batch_size)
     batches = len(begins)
     sums = np.add.reduceat(centred, begins)
-    rows = np.diff(begins, append=n)
+    batch_rows = np.diff(begins, append=n)
     mean = (batches - 1) * n * (n + 1) / 12
-    value = float((sums**2 / rows).sum()) / mean
+    value = float((sums**2 / batch_rows).sum()) / mean
     return Figure(value, 1.0, (2 / (batches - 1)) ** 0.5)
 
 

@@ -75,6 +75,7 @@ class CopyingPool:
 
     def run(self, job: Job, on_progress: Any = None) -> Any:
         """Return the record of a unit, whose files are those of the first one."""
+        # Jobs that build no unit run as usual.
         if not isinstance(job, UnitJob):
             return self._pool.run(job)
         if self._first_record is None:
@@ -130,6 +131,7 @@ def measure_slopes(work: Path, *, quick: bool) -> tuple[list[Goal], list[str]]:
     Returns:
         Goals, and a note on each step.
     """
+    # 1. Measure all steps for each number of units, and opening a large version.
     divisor = QUICK_PART if quick else 1
     counts = [count // divisor for count in UNITS]
     folder = work / "slopes"
@@ -140,6 +142,7 @@ def measure_slopes(work: Path, *, quick: bool) -> tuple[list[Goal], list[str]]:
     open_seconds, shards = _measure_opening(folder / str(counts[-1]), SHARDS // divisor)
     shutil.rmtree(folder)
 
+    # 2. Judge the figures that have limits.
     _, middle_count, large_count = counts
     goals = [
         Goal(
@@ -214,18 +217,26 @@ def _measure_steps(folder: Path, units: int) -> StepSeconds:
         seconds[step] = time.process_time() - start
         return result
 
+    # 1. Steps of a build. Making the units is not measured.
     session = timed("plan and claim", lambda: BuildSession.open(config))
     pool: Any = CopyingPool()
     run_pending(session, pool)
     timed("resume", lambda: BuildSession.open(config))
     timed("commit", session.commit)
     timed("rerun", lambda: finished_build(config))
+
+    # 2. Readers of the version. Pages are written twice: the second time, all are up to
+    #    date.
     timed("manifest", lambda: Catalog(open_store(store)).manifest(_NAME, 1))
     timed("ls", lambda: ls(store=store))
     timed("pages", lambda: report_store(store, folder / "pages"))
     timed("pages again", lambda: report_store(store, folder / "pages"))
+
+    # 3. Steps that look at every file.
     report = timed("verify", lambda: verify(store, _NAME))
     timed("gc", lambda: gc(store, dry_run=True))
+
+    # 4. The figures mean nothing if the version is damaged.
     if report.problems or len(session.plan.units) != units:
         raise RuntimeError(
             f"{len(session.plan.units)} units of {units}; {report.problems[:1]}"
@@ -239,17 +250,20 @@ def _config(folder: Path, units: int) -> dict[str, Any]:
     All lines of the input have the same length, and each is a unit.
     """
     folder.mkdir(parents=True)
+
+    # 1. Lines of one length, which is the size of a unit.
     lines: list[bytes] = []
     for number in range(units):
         document = {"id": f"{number:08d}", "text": "a line"}
         lines.append(json.dumps(document).encode() + b"\n")
     (folder / "lines.jsonl").write_bytes(b"".join(lines))
 
+    # 2. A tokenizer, which hardly matters: one unit is built.
     tokenizer = folder / "tokenizer"
     tokenizer.mkdir()
     files = train_bpe(["a line as long as any other"], vocab_size=300).files
-    for name, data in files.items():
-        (tokenizer / name).write_bytes(data)
+    for file_name, content in files.items():
+        (tokenizer / file_name).write_bytes(content)
     return {
         "name": _NAME,
         "datasets": [
@@ -279,11 +293,11 @@ def _measure_opening(folder: Path, shards: int) -> tuple[float, int]:
     version = folder / "store" / _NAME / "v1"
     manifest = Manifest.from_bytes((version / "manifest.json").read_bytes())
     files: list[ShardEntry] = []
-    for copy in range(math.ceil(shards / len(manifest.files))):
+    for copy_number in range(math.ceil(shards / len(manifest.files))):
         for shard in manifest.files:
-            unit = copy * len(manifest.files) + shard.unit
-            path = shard_path(shard.split, unit, shard.part)
-            files.append(replace(shard, unit=unit, path=path))
+            new_unit = copy_number * len(manifest.files) + shard.unit
+            new_path = shard_path(shard.split, new_unit, shard.part)
+            files.append(replace(shard, unit=new_unit, path=new_path))
     large_version = folder / _LARGE / "v1"
     shutil.copytree(
         version,

@@ -94,20 +94,23 @@ def _run_flow(work: Path, source: Input, vocabulary: Vocabulary) -> _RunTimes:
     Raises:
         RuntimeError: The flow failed, or the first unit was not seen.
     """
+    # 1. Prepare the configuration and an empty folder for the output.
     output = work / "scratch" / "startup"
     shutil.rmtree(output, ignore_errors=True)
     output.mkdir(parents=True)
     config = builds.write_config(
         output / "bench.yaml", source, vocabulary, output / "store"
     )
-    env = builds.environment(work, work / "warm-hash-cache")
-    log = work / "logs" / "startup.log"
-    log.parent.mkdir(exist_ok=True)
-    with log.open("wb") as sink:
+    environment = builds.environment(work, work / "warm-hash-cache")
+    log_path = work / "logs" / "startup.log"
+    log_path.parent.mkdir(exist_ok=True)
+
+    # 2. Run, and watch the processes from outside.
+    with log_path.open("wb") as sink:
         start = time.monotonic()
         process = subprocess.Popen(
             builds.flow_command(config, 2),
-            env=env,
+            env=environment,
             cwd=ROOT,
             stdin=subprocess.DEVNULL,
             stdout=sink,
@@ -117,10 +120,13 @@ def _run_flow(work: Path, source: Input, vocabulary: Vocabulary) -> _RunTimes:
             worker, first_unit = _watch(process, source, start)
             exit_code = process.wait(LIMIT)
         finally:
+            # After an error here, the command must not go on.
             process.terminate()
+
+    # 3. Times of a failed run mean nothing.
     if exit_code != 0:
         raise RuntimeError(
-            f"`tokenlake run` ended with exit code {exit_code}; its output is in {log}"
+            f"`tokenlake run` ended with exit code {exit_code}; its output is in {log_path}"
         )
     return _RunTimes(worker, first_unit, time.monotonic() - start)
 

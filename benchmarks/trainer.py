@@ -159,6 +159,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "--width", type=int, default=32, help="width of the decoder, of one layer"
     )
     options = parser.parse_args(arguments)
+    # Parameters of the decoder. The objective without work uses one of them.
     vocabulary = tl.open(options.dataset).tokenizer.get_vocab_size()
     params = init(
         jax.random.key(0), vocabulary=vocabulary, width=options.width, layers=1, heads=1
@@ -183,8 +184,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
             loops = {"trainer": trainer_seconds, "bare": bare_seconds}
             # In turns, so that neither always runs on a warmer machine.
             order = ("bare", "trainer") if pair % 2 else ("trainer", "bare")
-            for name in order:
-                seconds[name] = loops[name](config, minimal_objective, small_params)
+            for loop_name in order:
+                seconds[loop_name] = loops[loop_name](
+                    config, minimal_objective, small_params
+                )
             added_seconds.append(seconds["trainer"] - seconds["bare"])
             print(
                 f"pair {pair + 1}: bare {1e3 * seconds['bare']:.2f} ms a step, trainer {1e3 * seconds['trainer']:.2f}"

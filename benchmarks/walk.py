@@ -42,14 +42,17 @@ def walk() -> list[str]:
             calls.append(str(path.relative_to(_ROOT)))
 
     with tempfile.TemporaryDirectory() as folder:
+        # 1. Plan a build of one unit, and choose its tokenizer backend.
         session = BuildSession.open(_config(Path(folder)))
         layout = Layout(session.dataset, session.version)
-        (unit,) = session.plan.units
+        (build_unit,) = session.plan.units
         # The choice of a tokenizer backend is not part of the worker's calls, and has a
         # pool of its own.
         backend_pool: Any = InProcessPool()
-        backend = session.backends.choose(unit, backend_pool)
-        job = session.plan.job(unit, session.plan.store, layout, backend)
+        backend = session.backends.choose(build_unit, backend_pool)
+        job = session.plan.job(build_unit, session.plan.store, layout, backend)
+
+        # 2. Build the unit, as a fresh worker does, and record all calls.
         pool = InProcessPool()
         sys.setprofile(record_call)
         try:
@@ -61,11 +64,13 @@ def walk() -> list[str]:
 
 def _config(folder: Path) -> dict[str, Any]:
     """Write a document and a tokenizer, and return the configuration of a build."""
+    # A tokenizer, trained on some source code.
     tokenizer = folder / "tokenizer"
     tokenizer.mkdir()
     texts = [inspect.getsource(argparse), inspect.getsource(textwrap)]
-    for name, data in train_bpe(texts, vocab_size=600).files.items():
-        (tokenizer / name).write_bytes(data)
+    for file_name, content in train_bpe(texts, vocab_size=600).files.items():
+        (tokenizer / file_name).write_bytes(content)
+    # The document.
     document = {"text": "One document on its way."}
     (folder / "one.jsonl").write_text(json.dumps(document) + "\n")
     return {
@@ -88,10 +93,10 @@ def summary(calls: list[str]) -> Iterator[str]:
     Args:
         calls: File of every call, in order.
     """
-    files = [name for name, _ in groupby(calls)]
+    files = [file_name for file_name, _ in groupby(calls)]
     visits = Counter(files)
     yield f"calls            {len(calls)}"
     yield f"files            {len(visits)}"
     yield f"changes of file  {len(files)}"
-    for name, count in visits.most_common():
-        yield f"{count:6} {name}"
+    for file_name, count in visits.most_common():
+        yield f"{count:6} {file_name}"

@@ -36,9 +36,9 @@ def parquet(folder: Path) -> Iterator[Any]:
         with pq.ParquetFile(
             path, page_checksum_verification=True, pre_buffer=False
         ) as file:
-            for group in range(file.num_row_groups):
+            for group_index in range(file.num_row_groups):
                 table: Any = file.read_row_group(
-                    group, columns=["input_ids"], use_threads=False
+                    group_index, columns=["input_ids"], use_threads=False
                 )
                 for chunk in table.column(0).chunks:
                     yield chunk.flatten().to_numpy().reshape(-1, LENGTH)
@@ -49,8 +49,9 @@ def pages(folder: Path) -> Iterator[Any]:
     for path in sorted(folder.glob("*.parquet")):
         metadata = pq.read_metadata(path)
         with path.open("rb", buffering=0) as file:
-            for group in range(metadata.num_row_groups):
-                column = metadata.row_group(group).column(0)
+            for group_index in range(metadata.num_row_groups):
+                column = metadata.row_group(group_index).column(0)
+                # One read for all pages of the column.
                 data = os.pread(
                     file.fileno(), column.total_compressed_size, chunk_start(column)
                 )
@@ -68,8 +69,8 @@ def zstd(folder: Path) -> Iterator[Any]:
         for compressed_size, size in sizes.tolist():
             block = data[offset : offset + compressed_size]
             offset += compressed_size
-            ids = codec.decompress(block, size)
-            yield np.frombuffer(ids, np.int32).reshape(-1, LENGTH)
+            id_bytes = codec.decompress(block, size)
+            yield np.frombuffer(id_bytes, np.int32).reshape(-1, LENGTH)
 
 
 def uncompressed(folder: Path) -> Iterator[Any]:
@@ -108,6 +109,7 @@ def batches(parts: Iterator[Any]) -> Iterator[Any]:
     Args:
         parts: Parts of the rows, of any number of rows.
     """
+    # Every batch has memory of its own, as a trainer may keep it.
     batch = np.empty((BATCH, LENGTH), np.int32)
     filled = 0  # rows of the batch so far
     for part in parts:

@@ -31,9 +31,9 @@ def parquet(paths: list[Path], target: Path) -> None:
     for path in paths:
         ids = _ids(path)
         offsets = np.arange(len(ids) + 1, dtype=np.int32) * LENGTH
-        rows = pa.ListArray.from_arrays(offsets, pa.array(ids.reshape(-1)))
+        row_lists = pa.ListArray.from_arrays(offsets, pa.array(ids.reshape(-1)))
         pq.write_table(
-            pa.table({"input_ids": rows}),
+            pa.table({"input_ids": row_lists}),
             target / f"{path.stem}.parquet",
             row_group_size=GROUP_ROWS,
             compression="zstd",
@@ -63,8 +63,8 @@ def datasets(paths: list[Path], target: Path) -> None:
     tables: list[Any] = []
     for path in paths:
         ids = pa.array(_ids(path).reshape(-1))
-        rows = pa.FixedSizeListArray.from_arrays(ids, LENGTH)
-        tables.append(pa.table({"input_ids": rows}))
+        row_lists = pa.FixedSizeListArray.from_arrays(ids, LENGTH)
+        tables.append(pa.table({"input_ids": row_lists}))
     dataset = hf.Dataset(pa.concat_tables(tables))
     dataset.save_to_disk(str(target), num_shards=len(paths))
 
@@ -72,6 +72,7 @@ def datasets(paths: list[Path], target: Path) -> None:
 def litdata(paths: list[Path], target: Path) -> None:
     """Write chunks of about 64 MB without compression."""
     module = importlib.import_module("litdata")
+    # litdata calls the function in workers, and pickles it by name.
     module.optimize(
         fn=row_tensors,
         inputs=[str(path) for path in paths],
@@ -110,10 +111,10 @@ def zstd(paths: list[Path], target: Path) -> None:
         blocks: list[bytes] = []
         sizes: list[tuple[int, int]] = []
         for begin in range(0, len(ids), PAGE_ROWS):
-            data = ids[begin : begin + PAGE_ROWS].tobytes()
-            block = codec.compress(data, asbytes=True)
+            page_bytes = ids[begin : begin + PAGE_ROWS].tobytes()
+            block = codec.compress(page_bytes, asbytes=True)
             blocks.append(block)
-            sizes.append((len(block), len(data)))
+            sizes.append((len(block), len(page_bytes)))
         (target / f"{path.stem}.zstd").write_bytes(b"".join(blocks))
         np.save(target / f"{path.stem}.npy", np.array(sizes))
 
@@ -123,6 +124,7 @@ def uint16(paths: list[Path], target: Path) -> None:
     with (target / "rows.u16").open("wb") as file:
         for path in paths:
             ids = _ids(path)
+            # Larger ids would be cut silently.
             if int(ids.max()) >= 1 << 16:
                 raise SystemExit(f"{path}: an id that 16 bits do not hold")
             file.write(ids.astype(np.uint16).tobytes())

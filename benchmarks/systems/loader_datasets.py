@@ -22,8 +22,8 @@ def main() -> None:
         # A cache file of the index would be read by the next run, which then has
         # nothing to shuffle.
         shuffled = dataset.shuffle(seed=epoch, keep_in_memory=True)
-        rows = shuffled.with_format("numpy", dtype=np.int32)
-        for batch in rows.iter(BATCH):
+        numpy_rows = shuffled.with_format("numpy", dtype=np.int32)
+        for batch in numpy_rows.iter(BATCH):
             sink.take(batch["input_ids"])
     sink.finish()
 

@@ -28,6 +28,7 @@ WINDOW: Final = 10_000
 def parquet(folder: Path, epoch: int) -> Iterable[Any]:
     """Return shuffled batches of `input_ids` from Parquet files."""
     paths = [str(path) for path in sorted(folder.glob("*.parquet"))]
+    # Files are shuffled, some are read in turns, and their rows go through the window.
     files = grain.MapDataset.source(paths).seed(epoch).shuffle().map(_open_file)
     rows = ge.InterleaveIterDataset(files, cycle_length=CYCLE)
     shuffled = ge.WindowShuffleIterDataset(rows, window_size=WINDOW, seed=epoch)

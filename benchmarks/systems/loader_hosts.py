@@ -33,6 +33,7 @@ def run_host(data: Any, host: int, hosts: int) -> dict[str, int]:
     ) as loader:
         for batch in loader:
             delivered_rows += len(batch["input_ids"])
+        # The counts are those at the end of the epoch.
         decoded = loader.decoded
         return {
             "groups": decoded.groups,

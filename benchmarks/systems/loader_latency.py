@@ -28,6 +28,7 @@ def states(store: str, name: str, *steps: str) -> dict[str, Any]:
     state_of_step: dict[str, Any] = {}
     with open_loader(store, name) as loader:
         for step in steps:
+            # A loader that starts at a step has the state of a run that stopped there.
             loader.iter_from_step(int(step))
             state_of_step[step] = loader.get_state()
             loader.close()
@@ -107,6 +108,7 @@ def train(store: str, name: str, step_seconds: str) -> dict[str, float]:
     with tl.DataLoader(tl.open(f"{store}/{name}"), BATCH, seed=0, epochs=1) as loader:
         batches = iter(loader)
         next(batches)
+        # The wait for the first batch is start-up, and counts apart.
         first_time = time.perf_counter()
         metrics_at_first = loader.metrics()
         for _ in batches:

@@ -23,6 +23,7 @@ def main() -> None:
         seed=0,
         drop_last=False,
     )
+    # Without workers, all work is in this process.
     loader: Any = litdata.StreamingDataLoader(dataset, batch_size=BATCH, num_workers=0)
     for _ in range(options.passes):
         for batch in loader:

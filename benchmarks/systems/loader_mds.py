@@ -17,11 +17,13 @@ from benchmarks.systems.loader_sink import BATCH, Sink, parse_arguments
 def main() -> None:
     """Deliver the epochs."""
     options = parse_arguments()
+    # A run that was killed leaves shared memory, on which the next one would fail.
     clean_stale_shared_memory()
     sink = Sink(options.order)
     dataset = StreamingDataset(
         local=options.data, shuffle=True, batch_size=BATCH, shuffle_seed=0
     )
+    # Without workers, all work is in this process.
     loader: Any = DataLoader(dataset, batch_size=BATCH, num_workers=0)
     for _ in range(options.passes):
         for batch in loader:

@@ -29,15 +29,15 @@ def main(store: str, name: str, passes: str, buckets: str) -> None:
     if dataset.kind != "packed":
         options["padding"] = tl.BatchPadding(buckets=int(buckets), multiple=8)
         mask_name = "attention_mask"
-    rows = 0
-    ids = 0
-    cells = 0  # ids and padding
+    row_count = 0
+    id_count = 0
+    cell_count = 0  # ids and padding
     for batch in tl.DataLoader(dataset, BATCH, **options):
         mask = batch[mask_name]
-        rows += len(mask)
-        ids += int((mask != 0).sum())
-        cells += mask.size
-    print(json.dumps({"rows": rows, "ids": ids, "cells": cells}))
+        row_count += len(mask)
+        id_count += int((mask != 0).sum())
+        cell_count += mask.size
+    print(json.dumps({"rows": row_count, "ids": id_count, "cells": cell_count}))
 
 
 if __name__ == "__main__":

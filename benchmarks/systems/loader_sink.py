@@ -66,12 +66,15 @@ class Sink:
         Raises:
             TypeError: A trainer could not use the batch as it is.
         """
+        # Other types would have to be converted, other layouts copied.
         has_type = ids.dtype == np.int32
         has_shape = ids.shape[1:] == (LENGTH,)
         if not has_type or not has_shape or not ids.flags.c_contiguous:
             raise TypeError(
                 f"a batch of {ids.dtype}{ids.shape}; expected contiguous int32[n, {LENGTH}]"
             )
+        # Two ids are one word. The sum reads all memory of the batch, so that files
+        # that are mapped into memory are read, too.
         words = ids.view(np.uint64)
         if self._order is not None:
             self._keys.append(words.sum(axis=1, dtype=np.uint64))

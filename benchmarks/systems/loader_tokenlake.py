@@ -44,7 +44,8 @@ def open_data(store: Path, variant: str, passes: int = 1) -> Any:
         passes: Number of epochs of the dataset, for the rows of a mixture.
     """
     if _is_mixture(variant):
-        sources = {name: tl.open(store, name) for name in SOURCES}
+        sources = {source_name: tl.open(store, source_name) for source_name in SOURCES}
+        # As many rows as the dataset delivers in these epochs.
         rows = passes * len(tl.open(store, "corpus"))
         return tl.Mixture(sources, WEIGHTS, rows=rows)
     if variant == "large":
@@ -69,6 +70,7 @@ def main() -> None:
     # 2. Open the loader.
     loader_options: dict[str, Any] = {}
     if options.variant == "jax":
+        # Other variants must not pay for the import.
         jax = __import__("jax")
         device = jax.devices("cpu")[0]
         loader_options["sharding"] = jax.sharding.SingleDeviceSharding(device)

@@ -29,8 +29,8 @@ def main(config: dict[str, Any]) -> None:
     decoded_rows = 0
     written_rows = 0
     for index in session.pending:
-        unit = session.plan.units[index]
-        job = session.plan.job(unit, session.plan.store, layout, NO_BACKEND)
+        pending_unit = session.plan.units[index]
+        job = session.plan.job(pending_unit, session.plan.store, layout, NO_BACKEND)
         progress: list[dict[str, Any]] = []
         sealed_record = pool.run(job, progress.append)
         record = UnitRecord.from_bytes(

@@ -44,6 +44,7 @@ class Bucket(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """Answer with an object, a part of it, or a listing."""
+        # The count of requests has no latency, and does not count itself.
         url = urlsplit(self.path)
         query = parse_qs(url.query, keep_blank_values=True)
         if "requests" in query:
@@ -51,6 +52,7 @@ class Bucket(BaseHTTPRequestHandler):
             return
         Bucket.requests = next(Bucket.counter)
         time.sleep(self.seconds)
+        # The first part of a path is the bucket: a folder of the root.
         path = self.root / unquote(url.path).lstrip("/")
         if "list-type" in query:
             prefix = query["prefix"][0]
@@ -69,9 +71,9 @@ class Bucket(BaseHTTPRequestHandler):
     def _answer_object(self, path: Path) -> None:
         """Answer with a file, or with the requested range of it."""
         status = 200
-        size = path.stat().st_size
+        file_size = path.stat().st_size
         begin = 0
-        end = size
+        end = file_size
         headers = {"ETag": _etag(path), "Last-Modified": _DATE}
         requested_range = _RANGE.match(self.headers.get("Range", ""))
         if requested_range:
@@ -79,8 +81,8 @@ class Bucket(BaseHTTPRequestHandler):
             begin = int(requested_range[1])
             if requested_range[2]:
                 # The last byte of a range is included.
-                end = min(int(requested_range[2]) + 1, size)
-            headers["Content-Range"] = f"bytes {begin}-{end - 1}/{size}"
+                end = min(int(requested_range[2]) + 1, file_size)
+            headers["Content-Range"] = f"bytes {begin}-{end - 1}/{file_size}"
         with path.open("rb") as file:
             file.seek(begin)
             body = file.read(end - begin)
@@ -91,8 +93,8 @@ class Bucket(BaseHTTPRequestHandler):
     ) -> None:
         """Send an answer, without its body if the request was HEAD."""
         self.send_response(status)
-        for name, value in (headers or {}).items():
-            self.send_header(name, value)
+        for header, value in (headers or {}).items():
+            self.send_header(header, value)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         if self.command != "HEAD":
@@ -113,6 +115,7 @@ def _listing(bucket: Path, prefix: str, delimiter: str) -> bytes:
         delimiter: Delimiter of folders; keys that contain it after the prefix are
             listed as one folder. Empty: all keys are listed.
     """
+    # S3 lists keys in the order of their bytes, and folders once.
     files = [path for path in bucket.rglob("*") if path.is_file()]
     keys = sorted(str(path.relative_to(bucket)) for path in files)
     contents: list[str] = []
@@ -120,9 +123,9 @@ def _listing(bucket: Path, prefix: str, delimiter: str) -> bytes:
     for key in keys:
         if not key.startswith(prefix):
             continue
-        name = key.removeprefix(prefix)
-        if delimiter and delimiter in name:
-            folders.add(prefix + name.partition(delimiter)[0] + delimiter)
+        relative_key = key.removeprefix(prefix)
+        if delimiter and delimiter in relative_key:
+            folders.add(prefix + relative_key.partition(delimiter)[0] + delimiter)
             continue
         path = bucket / key
         contents.append(
