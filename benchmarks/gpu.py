@@ -66,6 +66,7 @@ from tokenlake.runtime.trainer import (
 COLUMNS: Final = ("input_ids", "segment_ids", "positions", "targets")
 PEAK_FLOPS: Final = 989e12
 """Dense products in bfloat16 of an H100 or H200, FLOP/s."""
+
 SECTIONS: Final = ("card", "attention", "loss", "step", "trainer", "loader")
 
 WARM: Final = 3
@@ -281,9 +282,9 @@ def print_attention(batch: dict[str, jax.Array]) -> None:
 
     # 1. Implementations.
     implementations: dict[str, Callable[..., jax.Array]] = {}
-    for implementation in ("cudnn", "plain"):
-        implementations[implementation] = example.attention_of(
-            implementation, segment_ids, jnp.bfloat16
+    for kernel in ("cudnn", "plain"):
+        implementations[kernel] = example.attention_of(
+            kernel, segment_ids, jnp.bfloat16
         )
     implementations["cudnn, documents not kept apart"] = partial(
         jax.nn.dot_product_attention, is_causal=True, implementation="cudnn"
@@ -293,8 +294,7 @@ def print_attention(batch: dict[str, jax.Array]) -> None:
             pallas, segment_ids=segment_ids, blocks=blocks
         )
 
-    # 2. Gradients to compare with.
-    # Products in bfloat16 would limit the precision of the expected gradients.
+    # 2. Gradients to compare with, with products in full precision.
     with jax.default_matmul_precision("float32"):
         wide = [values.astype(jnp.float32) for values in (query, key, value)]
         expected = gradient_of_attention(implementations["plain"])(*wide)

@@ -78,10 +78,10 @@ def measure_hosts(
         A goal for each number of hosts, and a note on each dataset.
     """
     multiply(loader_input.version, loader_input.store / LARGE / "v1", COPIES)
-    # One run of the program covers all numbers of hosts.
     goals: list[Goal] = []
     notes: list[str] = []
     for variant, description in _DESCRIPTIONS.items():
+        # One run of the program covers all numbers of hosts.
         figures_of_hosts = _run_hosts(work, loader_input, variant)
         print(f"loader, hosts: {description}", file=sys.stderr, flush=True)
         # Judge the busiest host, and note the row groups of all hosts.
