@@ -211,7 +211,7 @@ class _Mixer:
             repeats: Number of measured builds.
         """
         case = MixCase(level=level, copies=copies)
-        store = self._work / "scratch" / f"mix-{copies}"
+        store = self._work / "scratch" / f"mix-of-{copies}-copies"
         for source in WEIGHTS:
             self._build_source(store, source, level, copies)
 
@@ -257,14 +257,15 @@ class _Mixer:
         if (store / dataset / "v1" / "manifest.json").exists():
             return
 
-        # 1. Link the files of the source, each as often as it has copies.
-        folder = self._work / "inputs" / f"mix-{copies}" / source
+        # 1. Copy the files of the source. Links would not do: a build reads a file once,
+        #    however many links lead to it.
+        folder = self._work / "inputs" / f"mix-of-{copies}-copies" / source
         if not folder.exists():
             folder.mkdir(parents=True)
             for path in self._texts(source):
                 for copy_number in range(copies):
-                    link = folder / f"{copy_number:02d}-{path.name}"
-                    link.symlink_to(path.absolute())
+                    target = folder / f"{copy_number:02d}-{path.name}"
+                    shutil.copyfile(path, target)
 
         # 2. Build. Mixtures of documents need tokens that are not packed.
         pack: dict[str, Any] = {"enabled": False}
