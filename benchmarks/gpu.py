@@ -203,7 +203,7 @@ def print_row(name: str, measure: Callable[[], Sequence[str]], columns: int) -> 
     try:
         cells = list(measure())
     except Exception as error:
-        # Kernels fail in many ways, and an error is a result of its own.
+        # Kernels fail in many ways. The error is the result of this variant.
         first_line = str(error).strip().split("\n")[0]
         cells = [f"{type(error).__name__}: {first_line[:200]}"]
         cells += [""] * (columns - 1)
@@ -481,7 +481,7 @@ def step_seconds(
             state, measured = step(state, None, batch)
         jax.block_until_ready(state)
         seconds.append((time.perf_counter() - start) / calls)
-    # A wrong step may be fast.
+    # A step with a wrong result must not count.
     if not np.isfinite(float(measured["loss"])):
         raise ArithmeticError(f"the loss is {float(measured['loss'])} after the steps")
     return statistics.median(seconds)
@@ -562,8 +562,8 @@ def print_trainer(dataset: str, case: Case, steps: int) -> None:
         steps: Number of measured steps.
     """
     print_head("trainer", "ms", "cost beside the bare step")
-    # The rows measure when they are printed, so that the bare step runs before and
-    # after the trainer.
+    # Every row is measured when it is printed. The bare step runs before and after the
+    # trainer.
     opened_dataset = tl.open(dataset)
     batch = packed_batch(opened_dataset, case.rows)
     bare_times: list[float] = []

@@ -91,7 +91,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     mesh = Mesh(np.array(jax.devices()), ("data",))
     sharding = NamedSharding(mesh, PartitionSpec("data"))
 
-    # 1. Are the batches right?
+    # 1. Compare the batches with the host's.
     different_columns = differences(dataset, options.batch, sharding)
     summary = f"\n{len(different_columns)} differences between devices and host"
     if different_columns:
@@ -301,7 +301,7 @@ def print_rates(paths: Paths, batch_ids: int, batches: int, repeats: int) -> Non
         repeats: Number of runs of each path.
     """
     mtok = batch_ids * batches / 1e6
-    # Paths take turns: a machine that becomes busier is so for all.
+    # Paths take turns, so that all run on a machine that is equally busy.
     rates: dict[str, list[float]] = {path_name: [] for path_name in paths}
     cpu_milliseconds: dict[str, list[float]] = {path_name: [] for path_name in paths}
     for _ in range(repeats):
@@ -356,7 +356,7 @@ def print_waits(paths: Paths, batches: int, repeats: int) -> None:
     column_names = [f"{seconds * 1e3:.0f} ms steps" for seconds in STEPS]
     print(f"\n| path | {' | '.join(column_names)} |")
     print("|---|" + "---|" * len(STEPS))
-    # Batches that stay on the host are not waited for by a device.
+    # Only batches on devices are compared with a batch that stays there.
     cells: dict[str, list[str]] = {}
     for path_name, path in paths.items():
         if path.has_device:

@@ -249,7 +249,7 @@ def _extract_ids(folder: Path) -> LoaderInput:
                 column: Any = table.column(0).combine_chunks()
                 ids = column.flatten().to_numpy().reshape(-1, LENGTH)
                 sink.write(ids.data)
-                # Two ids are one word.
+                # Two 32-bit ids are one 64-bit word.
                 words = ids.view(np.uint64)
                 keys_of_groups.append(words.sum(axis=1, dtype=np.uint64))
     # The sum of all rows is that of their sums, modulo 2^64.

@@ -122,6 +122,6 @@ def _run_loader(
     figures = json.loads(
         next(line for line in reversed(log_lines) if line.startswith("{"))
     )
-    # Padding is no work for a trainer.
+    # Only ids count, not padding.
     rate = figures["ids"] / measurement.cpu / 1e6
     return rate, 1 - figures["ids"] / figures["cells"]

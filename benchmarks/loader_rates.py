@@ -161,7 +161,7 @@ def measure_rates(
        a run on the small input.
     2. The loaders take `repeats` turns on the full input.
 
-    A loader that fails has no further runs. The others go on.
+    A loader that fails has no further runs. The others continue.
 
     Args:
         work: Folder for all files of the benchmark.
@@ -176,7 +176,7 @@ def measure_rates(
         _record_failure(series, partial(_prepare, work, series, full, small))
     for turn in range(1, repeats + 1):
         for series in all_series:
-            # Slow loaders have fewer epochs, but one at least.
+            # Slow loaders have fewer epochs, but at least one.
             epochs = max(1, round(passes * series.loader.share))
             run = partial(_add_run, work, series, full, epochs, f"{turn}/{repeats}")
             _record_failure(series, run)
@@ -216,7 +216,7 @@ def _add_run(
 def _record_failure(series: LoaderSeries, action: Callable[[], None]) -> None:
     """Run an action, unless its loader failed before. Record its error.
 
-    The loader keeps its line in the table, and the others go on.
+    The loader keeps its line in the table, and the others continue.
     """
     if series.failure is not None:
         return

@@ -103,7 +103,7 @@ def _train(work: Path, loader_input: LoaderInput) -> dict[str, Any]:
                 f"loader_latency train failed: {process.stderr.strip()[-400:]}"
             )
         figures = json.loads(process.stdout.splitlines()[-1])
-        # The bucket is asked before it ends.
+        # Read the count before the server ends.
         url = f"http://127.0.0.1:{port}/?requests"
         with urllib.request.urlopen(url, timeout=30) as answer:
             figures["requests"] = int(answer.read())

@@ -122,7 +122,7 @@ def measure(
     wrapper = [sys.executable, "-m", "benchmarks.measure", str(report)]
     if kill_after is not None:
         wrapper += ["--kill-after", str(kill_after)]
-    # A report of an earlier run must not be taken for this one's.
+    # A report of an earlier run must not be read as the report of this one.
     report.unlink(missing_ok=True)
     with log.open("wb") as sink:
         subprocess.run(
@@ -355,7 +355,7 @@ def main(arguments: Sequence[str]) -> None:
     try:
         measurement = run(command, kill_after)
     except BaseException:
-        # After Ctrl-C above all, no process may go on unmeasured.
+        # After Ctrl-C above all, no process may continue unmeasured.
         kill_tree()
         raise
     Path(options[0]).write_text(json.dumps(asdict(measurement)))

@@ -75,7 +75,7 @@ def measure_memory(
         raise RuntimeError(
             f"the build ended with exit code {measurement.exit_code}; its output is in {log_path}"
         )
-    # The output is large, and the peaks are known.
+    # The output is large and no longer needed.
     shutil.rmtree(output)
 
     # 2. Find the largest worker and the largest other process.

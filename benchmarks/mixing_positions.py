@@ -87,7 +87,7 @@ def measure_positions(repeats: int, rows: int = _ROWS) -> tuple[list[Goal], list
     """
     goals: list[Goal] = []
     for mixture_name, make_mixture in mixtures().items():
-        # Both positions, one after the other.
+        # Both runs compute the same number of rows.
         near_seconds = _median_cpu(make_mixture, 0, rows, repeats)
         far_seconds = _median_cpu(make_mixture, FAR, rows, repeats)
         title = f"positions of a mixture, {mixture_name}"

@@ -161,7 +161,7 @@ class Bench:
            small input.
         2. The systems take `repeats` turns.
 
-        A system that fails has no further runs. The others go on.
+        A system that fails has no further runs. The others continue.
 
         Args:
             all_series: Series of each system.
@@ -210,7 +210,7 @@ class Bench:
     def _record_failure(self, series: Series, action: Callable[[], None]) -> None:
         """Run an action, unless its system failed before. Record its error.
 
-        The system keeps its line in the table, and the others go on.
+        The system keeps its line in the table, and the others continue.
         """
         if series.failure is not None:
             return

@@ -236,7 +236,7 @@ def _measure_steps(folder: Path, units: int) -> StepSeconds:
     report = timed("verify", lambda: verify(store, _NAME))
     timed("gc", lambda: gc(store, dry_run=True))
 
-    # 4. The figures mean nothing if the version is damaged.
+    # 4. Refuse the figures of a damaged version.
     if report.problems or len(session.plan.units) != units:
         raise RuntimeError(
             f"{len(session.plan.units)} units of {units}; {report.problems[:1]}"
@@ -258,7 +258,7 @@ def _config(folder: Path, units: int) -> dict[str, Any]:
         lines.append(json.dumps(document).encode() + b"\n")
     (folder / "lines.jsonl").write_bytes(b"".join(lines))
 
-    # 2. A tokenizer, which hardly matters: one unit is built.
+    # 2. A tokenizer of any kind: only one unit is built.
     tokenizer = folder / "tokenizer"
     tokenizer.mkdir()
     files = train_bpe(["a line as long as any other"], vocab_size=300).files

@@ -120,10 +120,10 @@ def _run_flow(work: Path, source: Input, vocabulary: Vocabulary) -> _RunTimes:
             worker, first_unit = _watch(process, source, start)
             exit_code = process.wait(LIMIT)
         finally:
-            # After an error here, the command must not go on.
+            # After an error here, the command must not continue.
             process.terminate()
 
-    # 3. Times of a failed run mean nothing.
+    # 3. Refuse the times of a failed run.
     if exit_code != 0:
         raise RuntimeError(
             f"`tokenlake run` ended with exit code {exit_code}; its output is in {log_path}"

@@ -70,7 +70,7 @@ def main() -> None:
     # 2. Open the loader.
     loader_options: dict[str, Any] = {}
     if options.variant == "jax":
-        # Other variants must not pay for the import.
+        # The import takes time, which the other variants must not spend.
         jax = __import__("jax")
         device = jax.devices("cpu")[0]
         loader_options["sharding"] = jax.sharding.SingleDeviceSharding(device)
