@@ -301,9 +301,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if given.minhash:
         goals += measure_clusters(work, work / "input", texts, planted)
     for goal in goals:
-        print(f"{'met ' if goal.met else 'MISS'} {goal}")
+        print(f"{'met ' if goal.is_met else 'MISS'} {goal}")
     print(*notes, sep="\n")
-    return int(not all(goal.met for goal in goals))
+    return int(not all(goal.is_met for goal in goals))
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
