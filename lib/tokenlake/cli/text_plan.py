@@ -203,7 +203,12 @@ class TextPlan:
 
     def _source_records(self) -> list[dict[str, Any]]:
         """Return a record for each source: inputs, and expected sizes."""
-        # Units and files of each source: a plan lists those of all sources together.
+        # Lists of documents, units and files of each source: a plan lists those of all
+        # sources together.
+        exclusions: dict[str, dict[str, Any]] = {}
+        for exclusion in self.plan.exclusions:
+            for source_name, exclusion_record in exclusion.records().items():
+                exclusions[source_name] = {"path": exclusion.path, **exclusion_record}
         unit_counts = Counter(unit.source for unit in self.plan.units)
         file_counts = Counter(file.source for file in self.plan.inputs)
         records: list[dict[str, Any]] = []
@@ -236,6 +241,7 @@ class TextPlan:
                     "documents": expected.documents,
                     "tokens": expected.tokens,
                     "long_documents": long_documents,
+                    "exclude": exclusions.get(source.name),
                     "tokenizer": tokenizer.name_or_path,
                 }
             )
@@ -259,6 +265,7 @@ class TextPlan:
         rows += [
             (row_noun, self._expected_rows(expected)),
             ("splits", ", ".join(self._splits())),
+            *self._excluded(),
             ("output", f"{output} in {self._expected_files(expected)}"),
         ]
         # The disk stands below the output, with which it is compared.
@@ -291,6 +298,19 @@ class TextPlan:
         for split, split_share in shares.items():
             splits.append(f"{split} {numbers.percent(split_share, 1)}")
         return splits + held_out
+
+    def _excluded(self) -> list[tuple[str, str]]:
+        """Return a row about the documents that lists leave out; none without lists."""
+        lists: list[str] = []
+        for exclusion in self.plan.exclusions:
+            entry_count = 0
+            for record in exclusion.records().values():
+                entry_count += record["entries"]
+            documents = numbers.plural(entry_count, "document")
+            lists.append(f"{documents} listed in {near(exclusion.path)}")
+        if not lists:
+            return []
+        return [("excluded", ", ".join(lists))]
 
     def _expected_files(self, expected: Estimate) -> str:
         """Return the number of files.
