@@ -294,6 +294,9 @@ def _print(
     commands: list[str] = []
     for command in ("peek", "report", "verify"):
         commands.append(f"tokenlake {command} {name}{store_option}")
+    if any(manifest.account.quarantined.values()):
+        statement = f'select place, reason, detail from "{name}/quarantine"'
+        commands.append(f"tokenlake sql {shlex.quote(statement)}{store_option}")
     _print_lines("Next", commands)
     _print_lines("Train", training_lines(root, manifest))
 
