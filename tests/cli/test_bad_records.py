@@ -41,7 +41,7 @@ def _places(folder: Path, capsys: Output) -> list[str]:
     for record in records:
         kind = kinds[record["file"]]
         place = place_of(record["path"], record["position"], record["line"], kind)
-        assert list(record)[0] == "place"
+        assert next(iter(record)) == "place"
         assert record["place"] == place
         places.append(place)
     return places

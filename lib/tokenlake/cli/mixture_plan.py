@@ -35,6 +35,8 @@ from tokenlake.errors import ConfigError
 from tokenlake.etl import planner
 from tokenlake.etl.observability.build import RunProgress
 from tokenlake.etl.plan.estimates import total
+from tokenlake.etl.plan.mix_forecast import MixForecast
+from tokenlake.etl.plan.mixed_rows import packed_forecast
 from tokenlake.etl.plan.mixture import epoch_rows, missing, rows_of, spec_of
 from tokenlake.etl.plan.plan import Plan
 from tokenlake.etl.plan.stored import foresee, how_to_read_others
@@ -70,10 +72,12 @@ def plan_mixture(config: PipelineConfig, progress: RunProgress) -> MixturePlan:
 
     # 2. The mixture. Its rows are those of its parents, which must all exist.
     last_plan: Plan | None = None
+    forecast: MixForecast | None = None
     if len(existing) == len(steps):
         progress.doing("planning the mixture")
         last_plan = planner.plan(last_step(config, existing), progress)
-    return MixturePlan(build, text_plans, last_plan)
+        forecast = packed_forecast(last_plan)
+    return MixturePlan(build, text_plans, last_plan, forecast)
 
 
 @final
@@ -85,11 +89,14 @@ class MixturePlan:
         build: Resolved configuration of the last build. Its parents may not exist yet.
         text_plans: Plan of the tokens of each source that is text.
         last_plan: Plan of the last build; None while some tokens do not exist.
+        forecast: Expected size of the mixture; None while some tokens do not exist, and
+            where nothing is mixed.
     """
 
     build: ResolvedBuild
     text_plans: list[TextPlan]
     last_plan: Plan | None
+    forecast: MixForecast | None
 
     def to_json(self) -> dict[str, Any]:
         """Return the record that ``--json`` prints."""
@@ -111,8 +118,8 @@ class MixturePlan:
             }
         # A build of stored datasets without a mixture has no forecast.
         estimate: dict[str, Any] | None = None
-        if plan.forecast is not None:
-            estimate = plan.forecast.to_json()
+        if self.forecast is not None:
+            estimate = self.forecast.to_json()
         record["mixture"] = {
             "version": committed_version(plan),
             "fingerprint": plan.fingerprint,
@@ -202,7 +209,7 @@ class MixturePlan:
             ("fingerprint", plan.fingerprint),
         ]
         mixture = self.build.mixture
-        forecast = plan.forecast
+        forecast = self.forecast
         if forecast is None or mixture is None:
             # Stored datasets that are packed, or tokenized again, without a mixture.
             outcome = [("from", ", ".join(parent.reference for parent in plan.parents))]
@@ -272,9 +279,9 @@ class MixturePlan:
                 drawn_tokens[record["source"]] = record["drawn_tokens"]
         else:
             # Nothing is written of a version that exists.
-            if plan.forecast is None or committed_version(plan) is not None:
+            if self.forecast is None or committed_version(plan) is not None:
                 return token_bytes, 0
-            for source_name, source in plan.forecast.sources.items():
+            for source_name, source in self.forecast.sources.items():
                 drawn_tokens[source_name] = source.drawn_tokens
             for parent in plan.parents:
                 parent_tokens = max(1, parent.totals.tokens)

@@ -224,9 +224,7 @@ def _bad_record(record: Mapping[str, Any], position_kind: str) -> Html:
         record: Record, by columns of the quarantine.
         position_kind: Meaning of its position.
     """
-    place = place_of(
-        record["path"], record["position"], record["line"], position_kind
-    )
+    place = place_of(record["path"], record["position"], record["line"], position_kind)
     reason_and_place = tag("b", f"{record['reason']}  {place}")
     heading = tag("p", reason_and_place, f"  {record['detail']}", class_="dim")
     # The bytes may be no text: that is why some records are bad.

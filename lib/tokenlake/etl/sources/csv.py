@@ -20,7 +20,6 @@ read at once. Only a block with a bad record is checked record by record.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from typing import Any, Final, final
 
 import numpy as np

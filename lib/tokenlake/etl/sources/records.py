@@ -425,7 +425,9 @@ class _Policy:
             "line_of": line_of,
         }
 
-    def _line_of(self, positions: Int64s, lines_before: Int64s, index: int) -> int | None:
+    def _line_of(
+        self, positions: Int64s, lines_before: Int64s, index: int
+    ) -> int | None:
         """Return the line number in the file, from 1, of a record of a batch.
 
         Args:
