@@ -27,12 +27,15 @@ from tokenlake.cli.text_plan import (
     free_disk,
     notes_on_disk,
     plan_text,
+    rows_on_work,
+    work_record,
 )
 from tokenlake.config.pipeline import MixStageConfig, PipelineConfig
 from tokenlake.config.resolve import first_steps, last_step
 from tokenlake.config.resolved import ResolvedBuild
 from tokenlake.errors import ConfigError
 from tokenlake.etl import planner
+from tokenlake.etl.commit.foreseen_units import ForeseenUnits, foresee_units
 from tokenlake.etl.observability.build import RunProgress
 from tokenlake.etl.plan.estimates import total
 from tokenlake.etl.plan.mix_forecast import MixForecast
@@ -73,11 +76,13 @@ def plan_mixture(config: PipelineConfig, progress: RunProgress) -> MixturePlan:
     # 2. The mixture. Its rows are those of its parents, which must all exist.
     last_plan: Plan | None = None
     forecast: MixForecast | None = None
+    foreseen: ForeseenUnits | None = None
     if len(existing) == len(steps):
         progress.doing("planning the mixture")
         last_plan = planner.plan(last_step(config, existing), progress)
         forecast = packed_forecast(last_plan)
-    return MixturePlan(build, text_plans, last_plan, forecast)
+        foreseen = foresee_units(last_plan)
+    return MixturePlan(build, text_plans, last_plan, forecast, foreseen)
 
 
 @final
@@ -91,12 +96,15 @@ class MixturePlan:
         last_plan: Plan of the last build; None while some tokens do not exist.
         forecast: Expected size of the mixture; None while some tokens do not exist, and
             where nothing is mixed.
+        foreseen: Units that a run of the last build resumes, reuses and builds; None
+            where that is not known.
     """
 
     build: ResolvedBuild
     text_plans: list[TextPlan]
     last_plan: Plan | None
     forecast: MixForecast | None
+    foreseen: ForeseenUnits | None
 
     def to_json(self) -> dict[str, Any]:
         """Return the record that ``--json`` prints."""
@@ -124,6 +132,7 @@ class MixturePlan:
             "version": committed_version(plan),
             "fingerprint": plan.fingerprint,
             "units": len(plan.units),
+            "work": work_record(self.foreseen),
             "input_bytes": plan.input_bytes,
             "estimate": estimate,
             "notes": list(plan.notes),
@@ -199,13 +208,13 @@ class MixturePlan:
     def _tables_of_plan(self, plan: Plan) -> list[Table]:
         """Return the tables about a last build that is planned."""
         version = committed_version(plan)
-        version_note = "to be built"
-        if version is not None:
-            version_note = f"v{version} exists, nothing to do"
+        rows_of_version = rows_on_work(version, self.foreseen)
+        if version is None:
+            rows_of_version.insert(0, ("version", "to be built"))
         units = numbers.plural(len(plan.units), "unit")
         about_units = [
             ("units", f"{units}, {numbers.size(plan.input_bytes)} to read"),
-            ("version", version_note),
+            *rows_of_version,
             ("fingerprint", plan.fingerprint),
         ]
         mixture = self.build.mixture

@@ -14,6 +14,7 @@ from tokenlake.base import numbers
 from tokenlake.config.pipeline import PipelineConfig
 from tokenlake.config.resolved import ResolvedBuild
 from tokenlake.etl import planner
+from tokenlake.etl.commit.foreseen_units import ForeseenUnits, foresee_units
 from tokenlake.etl.observability.build import RunProgress
 from tokenlake.etl.plan.estimates import Estimate, estimate, total
 from tokenlake.etl.plan.plan import Plan, TextUnit
@@ -53,13 +54,39 @@ def plan_text(source: str, config: PipelineConfig, progress: RunProgress) -> Tex
     if source:
         subject = f"{source} from a sample"
     progress.doing(f"estimating {subject}")
-    return TextPlan(source, committed_version(plan), plan, estimate(plan))
+    estimates = estimate(plan)
+    return TextPlan(
+        source, committed_version(plan), plan, estimates, foresee_units(plan)
+    )
 
 
 def committed_version(plan: Plan) -> int | None:
     """Return the version with the fingerprint of a plan, None if there is none yet."""
     catalog = Catalog(open_store(plan.store))
     return catalog.committed(plan.build.name, plan.fingerprint)
+
+
+def work_record(foreseen: ForeseenUnits | None) -> dict[str, Any] | None:
+    """Return the units that a run resumes, reuses and builds, for JSON."""
+    if foreseen is None:
+        return None
+    return foreseen.to_json()
+
+
+def rows_on_work(
+    version: int | None, foreseen: ForeseenUnits | None
+) -> list[tuple[str, str]]:
+    """Return the rows of a table about work that a run does not repeat.
+
+    Args:
+        version: Committed version that the run finds; None if it builds one.
+        foreseen: Units that the run resumes, reuses and builds; None if unknown.
+    """
+    if version is not None:
+        return [("version", f"v{version} exists, nothing to do")]
+    if foreseen is None or not foreseen.in_words():
+        return []
+    return [("work", foreseen.in_words())]
 
 
 def approximately(value: float, margin: float | None = None) -> str:
@@ -96,12 +123,15 @@ class TextPlan:
         version: Committed version that a run would find, None if it would build one.
         plan: Inputs and units of the build.
         estimates: Source -> its expected size.
+        foreseen: Units that a run resumes, reuses and builds; None where that takes too
+            long to find out.
     """
 
     source: str
     version: int | None
     plan: Plan
     estimates: dict[str, Estimate]
+    foreseen: ForeseenUnits | None
 
     @property
     def build(self) -> ResolvedBuild:
@@ -114,7 +144,9 @@ class TextPlan:
             "name": self.build.name,
             "store": self.build.store,
             "fingerprint": self.plan.fingerprint,
+            "version": self.version,
             "units": len(self.plan.units),
+            "work": work_record(self.foreseen),
             "input_bytes": self.plan.input_bytes,
             "sources": self._source_records(),
             "estimate": total(self.estimates).to_json(),
@@ -151,6 +183,8 @@ class TextPlan:
         state = "to be built"
         if self.version is not None:
             state = f"v{self.version} exists"
+        elif self.foreseen is not None and self.foreseen.in_words():
+            state = self.foreseen.in_words()
         records: list[dict[str, Any]] = []
         source_records = self._source_records()
         for record, source in zip(source_records, self.build.sources, strict=True):
@@ -272,6 +306,7 @@ class TextPlan:
         rows += free_disk(build.store)
         rows += [
             ("units", f"{units} of {numbers.size(build.unit_size or 0)} or less"),
+            *rows_on_work(self.version, self.foreseen),
             ("fingerprint", self.plan.fingerprint),
         ]
         return rows
