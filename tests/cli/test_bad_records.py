@@ -16,7 +16,7 @@ from tests.cli.small_build import write_config, write_lines
 from tests.text.chat_samples import CHATML
 from tokenlake.cli.app import main
 from tokenlake.etl import build_dataset
-from tokenlake.etl.sources.position_kinds import place_of, position_kinds_of
+from tokenlake.etl.sources import place_of, position_kinds_of
 
 Output = pytest.CaptureFixture[str]
 LENIENT = {"on_bad_record": "quarantine", "max_bad_fraction": 0.9}

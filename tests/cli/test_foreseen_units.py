@@ -11,7 +11,6 @@ import pytest
 from tests.cli.small_build import TEXTS, write_config, write_lines
 from tokenlake.cli.app import main
 from tokenlake.etl import BuildSession, WorkerPool
-from tokenlake.etl.commit import foreseen_units
 
 Output = pytest.CaptureFixture[str]
 SMALL_UNITS = {"unit_size": 1024}
@@ -175,7 +174,8 @@ def test_a_store_with_too_many_records_is_not_searched(
 ) -> None:
     _check_law(config, capsys)
     write_lines(tmp_path / "c.jsonl", TEXTS[:20])
-    monkeypatch.setattr(foreseen_units, "_LOCAL_RECORDS", 1)
+    limit = "tokenlake.etl.commit.foreseen_units._LOCAL_RECORDS"
+    monkeypatch.setattr(limit, 1)
     record, text = _plan(config, capsys)
     assert record["work"] is None
     assert "reuses" not in text

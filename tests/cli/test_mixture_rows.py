@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from tests.cli.small_build import write_lines
+from tokenlake import Catalog
 from tokenlake.cli.app import main
-from tokenlake.etl.plan import mixed_rows
-from tokenlake.runtime.store.address import open_store
-from tokenlake.runtime.store.catalog import Catalog
+from tokenlake.runtime.store import open_store
 
 Output = pytest.CaptureFixture[str]
 WIDTH = 64
+MIXED_ROWS = "tokenlake.etl.plan.mixed_rows"
 BY_TOKENS = {
     "weights": {"short": 0.5, "long": 0.5},
     "weights_by": "tokens",
@@ -102,7 +102,7 @@ def test_a_plan_expects_the_rows_of_the_run(
     config = _write_mixture(folder, tokenizer_dir, mix, pack)
     exact = _planned(config, capsys)
     # A longer mixture is sampled.
-    monkeypatch.setattr(mixed_rows, "_ORDERED_DOCUMENTS", 0)
+    monkeypatch.setattr(f"{MIXED_ROWS}._ORDERED_DOCUMENTS", 0)
     sampled = _planned(config, capsys)
     assert main(["run", str(config), "--no-prefect", "--workers=1", "--json"]) == 0
     record = json.loads(capsys.readouterr().out)
@@ -127,7 +127,7 @@ def test_sources_are_sampled_where_they_have_many_row_groups(
 ) -> None:
     config = _write_mixture(folder, tokenizer_dir, EPOCHS, {"strategy": "best_fit"})
     exact = _planned(config, capsys)
-    monkeypatch.setattr(mixed_rows, "_LOCAL_GROUPS", 1)
-    monkeypatch.setattr(mixed_rows, "_ORDERED_DOCUMENTS", 0)
+    monkeypatch.setattr(f"{MIXED_ROWS}._LOCAL_GROUPS", 1)
+    monkeypatch.setattr(f"{MIXED_ROWS}._ORDERED_DOCUMENTS", 0)
     sampled = _planned(config, capsys)
     assert _is_near(sampled["sequences"], exact["sequences"])

@@ -10,7 +10,7 @@ import pytest
 import tokenlake as tl
 from tests.cli.small_build import write_config, write_lines
 from tokenlake.cli.app import main
-from tokenlake.etl.reports.dataset import fill, split_figures
+from tokenlake.etl.reports import dataset
 
 Output = pytest.CaptureFixture[str]
 HALVES = {"splits": {"train": 0.5, "validation": 0.5}}
@@ -62,7 +62,8 @@ def test_the_summary_of_a_single_split_has_no_table_of_splits(
     assert main(["run", str(config), "--no-prefect", "--workers=1"]) == 0
     assert "Splits" not in capsys.readouterr().out
     manifest = tl.open(tmp_path / "store" / "small").manifest
-    assert f"{split_figures(manifest)['train']['fill']:.2%}" == fill(manifest)
+    figures = dataset.split_figures(manifest)["train"]
+    assert f"{figures['fill']:.2%}" == dataset.fill(manifest)
 
 
 def test_rows_that_are_not_packed_have_no_fill(

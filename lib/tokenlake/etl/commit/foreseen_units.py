@@ -105,7 +105,7 @@ def foresee_units(plan: Plan) -> ForeseenUnits | None:
     """
     # 1. The version that the run finds.
     catalog = Catalog(open_store(plan.store))
-    search = _Search(catalog, plan)
+    search = _UnitSearch(catalog, plan)
     equal_build = catalog.equal_build(plan.dataset, plan.fingerprint)
     version: int | None = None
     status: Literal["new", "resumed", "committed"] = "new"
@@ -145,7 +145,7 @@ def foresee_units(plan: Plan) -> ForeseenUnits | None:
 
 
 @final
-class _Search:
+class _UnitSearch:
     """Search for finished units of a plan in versions of its dataset.
 
     Attributes:

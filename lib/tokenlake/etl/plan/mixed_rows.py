@@ -66,7 +66,7 @@ def packed_forecast(plan: Plan) -> MixForecast | None:
         return forecast
     # 1. The lengths of stored documents.
     store = open_store(plan.store)
-    documents: dict[str, _Documents] = {}
+    documents: dict[str, _StoredLengths] = {}
     for parent in plan.parents:
         documents[parent.name] = _read_lengths(store, parent)
 
@@ -90,7 +90,7 @@ def packed_forecast(plan: Plan) -> MixForecast | None:
 
 @final
 @dataclass(frozen=True, slots=True)
-class _Documents:
+class _StoredLengths:
     """Lengths of the documents of a source.
 
     Attributes:
@@ -104,7 +104,7 @@ class _Documents:
     is_whole: bool
 
 
-def _read_lengths(store: ReadStore, parent: FoundParent) -> _Documents:
+def _read_lengths(store: ReadStore, parent: FoundParent) -> _StoredLengths:
     """Return the lengths of the documents of a parent, of some row groups at least."""
     most_groups = _REMOTE_GROUPS
     if is_local(store.url):
@@ -117,13 +117,13 @@ def _read_lengths(store: ReadStore, parent: FoundParent) -> _Documents:
         lengths: list[Int64] = []
         for group in groups:
             lengths.append(rows.list_lengths_of_group(group, "input_ids"))
-        return _Documents(
+        return _StoredLengths(
             np.concatenate(lengths), rows.group_rows, len(groups) == group_count
         )
 
 
 def _ordered_lengths(
-    plan: Plan, documents: Mapping[str, _Documents]
+    plan: Plan, documents: Mapping[str, _StoredLengths]
 ) -> tuple[Int64, dict[str, int]]:
     """Return the documents of a mixture in its order.
 
@@ -137,16 +137,17 @@ def _ordered_lengths(
     assert plan.spec is not None
     group_rows = {name: source.group_rows for name, source in documents.items()}
     stream = open_stream(plan.spec, group_rows)
-    drawn = stream.rows(0, plan.spec.order.rows)
-    lengths = np.zeros(len(drawn.source), np.int64)
+    row_places = stream.rows(0, plan.spec.order.rows)
+    lengths = np.zeros(len(row_places.source), np.int64)
     drawn_tokens: dict[str, int] = {}
     for index, name in enumerate(stream.mixture.names):
         source = documents[name]
         # The index of a row in the source: the rows of the row groups before it, and
         # its index in its row group.
-        is_of_source = drawn.source == index
+        is_of_source = row_places.source == index
         first_rows = np.cumsum(source.group_rows) - source.group_rows
-        rows = first_rows[drawn.group[is_of_source]] + drawn.row[is_of_source]
+        rows_before = first_rows[row_places.group[is_of_source]]
+        rows = rows_before + row_places.row[is_of_source]
         lengths[is_of_source] = source.lengths[rows]
         drawn_tokens[name] = int(source.lengths[rows].sum())
     return lengths, drawn_tokens
@@ -161,7 +162,7 @@ def _with_tokens(forecast: MixForecast, drawn_tokens: Mapping[str, int]) -> MixF
 
 
 def _interleaved_lengths(
-    forecast: MixForecast, documents: Mapping[str, _Documents]
+    forecast: MixForecast, documents: Mapping[str, _StoredLengths]
 ) -> Int64:
     """Return the tokens of sampled documents, in an order like that of the mixture.
 
