@@ -11,12 +11,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-import tokenlake as tl
 from tests.cli.small_build import write_config, write_lines
 from tests.text.chat_samples import CHATML
+from tokenlake import Catalog
 from tokenlake.cli.app import main
 from tokenlake.etl import build_dataset
 from tokenlake.etl.sources import place_of, position_kinds_of
+from tokenlake.runtime.store import open_store
 
 Output = pytest.CaptureFixture[str]
 LENIENT = {"on_bad_record": "quarantine", "max_bad_fraction": 0.9}
@@ -36,7 +37,7 @@ def _places(folder: Path, capsys: Output) -> list[str]:
     capsys.readouterr()
     assert main(["sql", statement, "--json", f"--store={store}"]) == 0
     records = json.loads(capsys.readouterr().out)
-    kinds = position_kinds_of(tl.open(store / "small").manifest)
+    kinds = position_kinds_of(Catalog(open_store(str(store))).manifest_of("small"))
     places: list[str] = []
     for record in records:
         kind = kinds[record["file"]]
@@ -128,6 +129,25 @@ def test_conversations_have_lines_in_every_unit(
     )
     build_dataset(str(config), workers=1)
     assert _places(tmp_path, capsys) == ["a.jsonl:2", "a.jsonl:24", "a.jsonl:25"]
+
+
+@pytest.mark.parametrize("splits", [{"train": 1.0}, {"a": 0.5, "b": 0.5}])
+def test_texts_that_spell_a_special_token_have_lines(
+    splits: dict[str, float], tmp_path: Path, tokenizer_dir: Path, capsys: Output
+) -> None:
+    tokenizer = json.loads((tokenizer_dir / "tokenizer.json").read_text())
+    spelled = tokenizer["added_tokens"][0]["content"]
+    bad = {"text": f"A {spelled} lake"}
+    write_lines(tmp_path / "a.jsonl", [GOOD, bad, "", *[bad, GOOD] * 20])
+    config = write_config(
+        tmp_path,
+        tokenizer_dir,
+        source=LENIENT | {"unit_size": 256, "splits": splits},
+        tokenize={"special_tokens_in_text": "fail"},
+    )
+    build_dataset(str(config), workers=1)
+    lines = [2, *range(4, 44, 2)]
+    assert _places(tmp_path, capsys) == [f"a.jsonl:{line}" for line in lines]
 
 
 def test_the_summary_of_a_run_says_how_to_list_bad_records(

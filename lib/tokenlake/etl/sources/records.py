@@ -35,6 +35,7 @@ from tokenlake.etl.sources.bad_records import BadLine, BadRecord, Fault, refuse
 from tokenlake.etl.sources.file_signatures import check_plain
 from tokenlake.etl.sources.input_bytes import InputBytes
 from tokenlake.etl.sources.inputs import FileRange
+from tokenlake.etl.sources.line_counter import COUNTED_BYTES
 from tokenlake.etl.sources.lines import count_lines
 from tokenlake.etl.sources.opening import open_companions, opened
 from tokenlake.etl.sources.parsed import (
@@ -61,8 +62,6 @@ which it holds nowhere, and count their records as ``skipped["pruned"]``. Single
 are never left out by a reader.
 """
 
-# Largest offset of a range before which lines are counted, see `_line_number`.
-_COUNTED_BYTES: Final = 1 << 30
 _NO_POSITIONS: Final = np.zeros(0, np.int64)
 _Batch = TypeVar("_Batch", bound=RowBatch)
 _MakeBatch = Callable[[Parsed, dict[str, Any]], _Batch]
@@ -447,7 +446,7 @@ class _Policy:
         # Lines before a range are counted only when the first number is needed. If the
         # reading continues, they are counted only within the first GiB: a unit at the
         # end of a file of a terabyte would read all of it.
-        may_count = self._fails or self._part.start <= _COUNTED_BYTES
+        may_count = self._fails or self._part.start <= COUNTED_BYTES
         if self._lines_of_ranges is None and may_count:
             lines_before = count_lines(self._data, position)
             self._lines_of_ranges = lines_before - lines_of_range
