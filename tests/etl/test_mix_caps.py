@@ -176,7 +176,7 @@ def _check_on_the_fly(store: Path, config: dict[str, Any]) -> None:
         for name in ("max_fraction", "target_budget", "experiment_budget")
     }
     mixture = tl.Mixture(sources, EVEN, rows=80, block_size=10, **caps)
-    loader = tl.DataLoader(mixture, 4, seed=3, lanes=2, columns=["input_ids"])
+    loader = tl.DataLoader(mixture, 4, seed=3, lanes=2, columns=["input_ids"], window=1)
     written = tl.open(str(store), "capped")
     read = np.concatenate([batch["input_ids"].copy() for batch in loader])
     assert (read == written[:]["input_ids"]).all()

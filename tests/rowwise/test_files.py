@@ -357,7 +357,7 @@ def test_bad_records_of_every_format_keep_their_numbers(
 
 
 def test_a_bad_record_far_into_a_file_still_has_its_line(tmp_path, monkeypatch):
-    monkeypatch.setattr("tokenlake.etl.sources.records._COUNTED_BYTES", 100)
+    monkeypatch.setattr("tokenlake.etl.sources.records.COUNTED_BYTES", 100)
     path = put(tmp_path / "a.jsonl", b'{"id":"0"}\n\n' * 20_000 + b"[]\n")
     with pytest.raises(
         BadRecordError,

@@ -144,7 +144,7 @@ MIXED[20] |= {"lang": None, "n": None}
             "csv",
             False,
             "nullif(n, '')::int >= 0",
-            r"a\.csv: where_failed at row 7: .*convert string 'x'",
+            r"a\.csv:9: where_failed at row 7: .*convert string 'x'",
         ),
         (
             "parquet",

@@ -429,10 +429,30 @@ def _print_removed(report: GcReport) -> None:
         verb = "removed"
         if report.dry_run:
             verb = "would be removed"
-        stdout().print(f"{files}, {numbers.size(report.bytes)} {verb}")
+        stdout().print(
+            f"{files}, {_removed_size(report.bytes, report.freed_bytes, verb)}"
+        )
     else:
         stdout().print("nothing to remove")
     _note_kept(report.kept)
+
+
+def _removed_size(all_bytes: int, freed_bytes: int, verb: str) -> str:
+    """Return the size of removed files, and the part that frees space.
+
+    Files that other versions share stay there, and free nothing.
+
+    Args:
+        all_bytes: Size of all removed files.
+        freed_bytes: Number of bytes that the removal frees.
+        verb: ``removed`` or ``would be removed``.
+    """
+    sentence = f"{numbers.size(all_bytes)} {verb}"
+    if freed_bytes < all_bytes:
+        sentence += (
+            f", which frees {numbers.size(freed_bytes)}: other versions share the rest"
+        )
+    return sentence
 
 
 def _note_kept(files: Iterable[Kept]) -> None:
@@ -469,10 +489,8 @@ def rm(
         for removed in report.removed:
             lines.append(removed.name)
     files = numbers.plural(len(report.removed), "file")
-    lines.append(
-        f"{report.dataset}@v{report.version}: {files}, {numbers.size(report.bytes)} {verb}"
-        " (files that other versions share stay there, and free no space)"
-    )
+    size = _removed_size(report.bytes, report.freed_bytes, verb)
+    lines.append(f"{report.dataset}@v{report.version}: {files}, {size}")
     emit(report.to_json(), json, lambda: stdout().print("\n".join(lines)))
     _note_kept(report.kept)
     if report.kept:

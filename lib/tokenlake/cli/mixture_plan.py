@@ -27,14 +27,19 @@ from tokenlake.cli.text_plan import (
     free_disk,
     notes_on_disk,
     plan_text,
+    rows_on_work,
+    work_record,
 )
 from tokenlake.config.pipeline import MixStageConfig, PipelineConfig
 from tokenlake.config.resolve import first_steps, last_step
 from tokenlake.config.resolved import ResolvedBuild
 from tokenlake.errors import ConfigError
 from tokenlake.etl import planner
+from tokenlake.etl.commit.foreseen_units import ForeseenUnits, foresee_units
 from tokenlake.etl.observability.build import RunProgress
 from tokenlake.etl.plan.estimates import total
+from tokenlake.etl.plan.mix_forecast import MixForecast
+from tokenlake.etl.plan.mixed_rows import packed_forecast
 from tokenlake.etl.plan.mixture import epoch_rows, missing, rows_of, spec_of
 from tokenlake.etl.plan.plan import Plan
 from tokenlake.etl.plan.stored import foresee, how_to_read_others
@@ -70,10 +75,14 @@ def plan_mixture(config: PipelineConfig, progress: RunProgress) -> MixturePlan:
 
     # 2. The mixture. Its rows are those of its parents, which must all exist.
     last_plan: Plan | None = None
+    forecast: MixForecast | None = None
+    foreseen: ForeseenUnits | None = None
     if len(existing) == len(steps):
         progress.doing("planning the mixture")
         last_plan = planner.plan(last_step(config, existing), progress)
-    return MixturePlan(build, text_plans, last_plan)
+        forecast = packed_forecast(last_plan)
+        foreseen = foresee_units(last_plan)
+    return MixturePlan(build, text_plans, last_plan, forecast, foreseen)
 
 
 @final
@@ -85,11 +94,17 @@ class MixturePlan:
         build: Resolved configuration of the last build. Its parents may not exist yet.
         text_plans: Plan of the tokens of each source that is text.
         last_plan: Plan of the last build; None while some tokens do not exist.
+        forecast: Expected size of the mixture; None while some tokens do not exist, and
+            where nothing is mixed.
+        foreseen: Units that a run of the last build resumes, reuses and builds; None
+            where that is not known.
     """
 
     build: ResolvedBuild
     text_plans: list[TextPlan]
     last_plan: Plan | None
+    forecast: MixForecast | None
+    foreseen: ForeseenUnits | None
 
     def to_json(self) -> dict[str, Any]:
         """Return the record that ``--json`` prints."""
@@ -111,12 +126,13 @@ class MixturePlan:
             }
         # A build of stored datasets without a mixture has no forecast.
         estimate: dict[str, Any] | None = None
-        if plan.forecast is not None:
-            estimate = plan.forecast.to_json()
+        if self.forecast is not None:
+            estimate = self.forecast.to_json()
         record["mixture"] = {
             "version": committed_version(plan),
             "fingerprint": plan.fingerprint,
             "units": len(plan.units),
+            "work": work_record(self.foreseen),
             "input_bytes": plan.input_bytes,
             "estimate": estimate,
             "notes": list(plan.notes),
@@ -192,17 +208,17 @@ class MixturePlan:
     def _tables_of_plan(self, plan: Plan) -> list[Table]:
         """Return the tables about a last build that is planned."""
         version = committed_version(plan)
-        version_note = "to be built"
-        if version is not None:
-            version_note = f"v{version} exists, nothing to do"
+        rows_of_version = rows_on_work(version, self.foreseen)
+        if version is None:
+            rows_of_version.insert(0, ("version", "to be built"))
         units = numbers.plural(len(plan.units), "unit")
         about_units = [
             ("units", f"{units}, {numbers.size(plan.input_bytes)} to read"),
-            ("version", version_note),
+            *rows_of_version,
             ("fingerprint", plan.fingerprint),
         ]
         mixture = self.build.mixture
-        forecast = plan.forecast
+        forecast = self.forecast
         if forecast is None or mixture is None:
             # Stored datasets that are packed, or tokenized again, without a mixture.
             outcome = [("from", ", ".join(parent.reference for parent in plan.parents))]
@@ -272,9 +288,9 @@ class MixturePlan:
                 drawn_tokens[record["source"]] = record["drawn_tokens"]
         else:
             # Nothing is written of a version that exists.
-            if plan.forecast is None or committed_version(plan) is not None:
+            if self.forecast is None or committed_version(plan) is not None:
                 return token_bytes, 0
-            for source_name, source in plan.forecast.sources.items():
+            for source_name, source in self.forecast.sources.items():
                 drawn_tokens[source_name] = source.drawn_tokens
             for parent in plan.parents:
                 parent_tokens = max(1, parent.totals.tokens)

@@ -184,6 +184,7 @@ def print_summary(result: BuildResult, tallies: Sequence[RunTally], json: bool) 
         "seconds": round(result.seconds, 3),
         "input_bytes_built": tallies[-1].built,
         "totals": asdict(manifest.totals),
+        "splits": dataset.split_figures(manifest),
         "account": manifest.account.to_json(),
         "fingerprint": manifest.fingerprint,
         "notes": list(result.notes),
@@ -264,8 +265,11 @@ def _print(
     for place in result.exports:
         headline.append(("export", near(place)))
 
-    # 2. Builds, shares and audit.
+    # 2. Splits, builds, shares and audit. The headline has the figures of a single
+    #    split.
     tables = [facts(headline)]
+    if len(manifest.splits) > 1:
+        tables.append(dataset.splits_table(manifest, with_fill=True))
     if len(tallies) > 1:
         tables.append(_steps(tallies))
     if manifest.mixture is not None:
@@ -290,6 +294,9 @@ def _print(
     commands: list[str] = []
     for command in ("peek", "report", "verify"):
         commands.append(f"tokenlake {command} {name}{store_option}")
+    if any(manifest.account.quarantined.values()):
+        statement = f'select place, reason, detail from "{name}/quarantine"'
+        commands.append(f"tokenlake sql {shlex.quote(statement)}{store_option}")
     _print_lines("Next", commands)
     _print_lines("Train", training_lines(root, manifest))
 

@@ -14,6 +14,7 @@ from tokenlake.base import numbers
 from tokenlake.config.pipeline import PipelineConfig
 from tokenlake.config.resolved import ResolvedBuild
 from tokenlake.etl import planner
+from tokenlake.etl.commit.foreseen_units import ForeseenUnits, foresee_units
 from tokenlake.etl.observability.build import RunProgress
 from tokenlake.etl.plan.estimates import Estimate, estimate, total
 from tokenlake.etl.plan.plan import Plan, TextUnit
@@ -53,13 +54,39 @@ def plan_text(source: str, config: PipelineConfig, progress: RunProgress) -> Tex
     if source:
         subject = f"{source} from a sample"
     progress.doing(f"estimating {subject}")
-    return TextPlan(source, committed_version(plan), plan, estimate(plan))
+    estimates = estimate(plan)
+    return TextPlan(
+        source, committed_version(plan), plan, estimates, foresee_units(plan)
+    )
 
 
 def committed_version(plan: Plan) -> int | None:
     """Return the version with the fingerprint of a plan, None if there is none yet."""
     catalog = Catalog(open_store(plan.store))
     return catalog.committed(plan.build.name, plan.fingerprint)
+
+
+def work_record(foreseen: ForeseenUnits | None) -> dict[str, Any] | None:
+    """Return the units that a run resumes, reuses and builds, for JSON."""
+    if foreseen is None:
+        return None
+    return foreseen.to_json()
+
+
+def rows_on_work(
+    version: int | None, foreseen: ForeseenUnits | None
+) -> list[tuple[str, str]]:
+    """Return the rows of a table about work that a run does not repeat.
+
+    Args:
+        version: Committed version that the run finds; None if it builds one.
+        foreseen: Units that the run resumes, reuses and builds; None if unknown.
+    """
+    if version is not None:
+        return [("version", f"v{version} exists, nothing to do")]
+    if foreseen is None or not foreseen.in_words():
+        return []
+    return [("work", foreseen.in_words())]
 
 
 def approximately(value: float, margin: float | None = None) -> str:
@@ -96,12 +123,15 @@ class TextPlan:
         version: Committed version that a run would find, None if it would build one.
         plan: Inputs and units of the build.
         estimates: Source -> its expected size.
+        foreseen: Units that a run resumes, reuses and builds; None where that takes too
+            long to find out.
     """
 
     source: str
     version: int | None
     plan: Plan
     estimates: dict[str, Estimate]
+    foreseen: ForeseenUnits | None
 
     @property
     def build(self) -> ResolvedBuild:
@@ -114,7 +144,9 @@ class TextPlan:
             "name": self.build.name,
             "store": self.build.store,
             "fingerprint": self.plan.fingerprint,
+            "version": self.version,
             "units": len(self.plan.units),
+            "work": work_record(self.foreseen),
             "input_bytes": self.plan.input_bytes,
             "sources": self._source_records(),
             "estimate": total(self.estimates).to_json(),
@@ -151,6 +183,8 @@ class TextPlan:
         state = "to be built"
         if self.version is not None:
             state = f"v{self.version} exists"
+        elif self.foreseen is not None and self.foreseen.in_words():
+            state = self.foreseen.in_words()
         records: list[dict[str, Any]] = []
         source_records = self._source_records()
         for record, source in zip(source_records, self.build.sources, strict=True):
@@ -203,7 +237,12 @@ class TextPlan:
 
     def _source_records(self) -> list[dict[str, Any]]:
         """Return a record for each source: inputs, and expected sizes."""
-        # Units and files of each source: a plan lists those of all sources together.
+        # Lists of documents, units and files of each source: a plan lists those of all
+        # sources together.
+        exclusions: dict[str, dict[str, Any]] = {}
+        for exclusion in self.plan.exclusions:
+            for source_name, exclusion_record in exclusion.records().items():
+                exclusions[source_name] = {"path": exclusion.path, **exclusion_record}
         unit_counts = Counter(unit.source for unit in self.plan.units)
         file_counts = Counter(file.source for file in self.plan.inputs)
         records: list[dict[str, Any]] = []
@@ -236,6 +275,7 @@ class TextPlan:
                     "documents": expected.documents,
                     "tokens": expected.tokens,
                     "long_documents": long_documents,
+                    "exclude": exclusions.get(source.name),
                     "tokenizer": tokenizer.name_or_path,
                 }
             )
@@ -259,12 +299,14 @@ class TextPlan:
         rows += [
             (row_noun, self._expected_rows(expected)),
             ("splits", ", ".join(self._splits())),
+            *self._excluded(),
             ("output", f"{output} in {self._expected_files(expected)}"),
         ]
         # The disk stands below the output, with which it is compared.
         rows += free_disk(build.store)
         rows += [
             ("units", f"{units} of {numbers.size(build.unit_size or 0)} or less"),
+            *rows_on_work(self.version, self.foreseen),
             ("fingerprint", self.plan.fingerprint),
         ]
         return rows
@@ -291,6 +333,19 @@ class TextPlan:
         for split, split_share in shares.items():
             splits.append(f"{split} {numbers.percent(split_share, 1)}")
         return splits + held_out
+
+    def _excluded(self) -> list[tuple[str, str]]:
+        """Return a row about the documents that lists leave out; none without lists."""
+        lists: list[str] = []
+        for exclusion in self.plan.exclusions:
+            entry_count = 0
+            for record in exclusion.records().values():
+                entry_count += record["entries"]
+            documents = numbers.plural(entry_count, "document")
+            lists.append(f"{documents} listed in {near(exclusion.path)}")
+        if not lists:
+            return []
+        return [("excluded", ", ".join(lists))]
 
     def _expected_files(self, expected: Estimate) -> str:
         """Return the number of files.

@@ -103,7 +103,7 @@ def _tables_of(catalog: Catalog, manifest: Manifest, with_files: bool) -> list[T
     """Return the tables about a version, with one of all shards on request."""
     version_tables = [
         tables.headline(manifest),
-        tables.splits_table(manifest),
+        tables.splits_table(manifest, with_fill=True),
         *tables.about_sources(manifest),
     ]
     # A mixture has no text of its own: the figures are those of its parents.

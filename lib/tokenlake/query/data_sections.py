@@ -24,6 +24,7 @@ from tokenlake.base.markup import Html, Part, tag, together
 from tokenlake.errors import NotFoundError
 from tokenlake.etl.reports import Table, label, number, to_html
 from tokenlake.etl.reports.html import COLOURS, Sections, bars, doubling, folded
+from tokenlake.etl.sources.position_kinds import place_of, position_kinds_of
 from tokenlake.etl.tokenizers.manager import Decoder
 from tokenlake.query.group_choice import spread
 from tokenlake.query.row_sample import DocumentLength, RowSample, sample_rows
@@ -203,20 +204,29 @@ def _bad_records(store: ReadStore, manifest: Manifest) -> Html:
             rows.append({"source": source, "reason": reason, "records": records})
     table = Table.of((label("source"), label("reason"), number("records")), rows)
 
+    # A place is written as the view of the bad records has it.
+    position_kinds = position_kinds_of(manifest)
     shown_by_reason: Counter[str] = Counter()
     examples: list[Html] = []
     for record in _quarantined_records(store, manifest):
         reason = record["reason"]
         if shown_by_reason[reason] < _SHOWN_BAD_RECORDS:
             shown_by_reason[reason] += 1
-            examples.append(_bad_record(record))
+            position_kind = position_kinds.get(record["file"], "")
+            examples.append(_bad_record(record, position_kind))
     return together([to_html(table), *examples])
 
 
-def _bad_record(record: Mapping[str, Any]) -> Html:
-    """Return a bad record: its reason and place, and its beginning."""
-    place = tag("b", f"{record['reason']}  {record['path']}:{record['position']}")
-    heading = tag("p", place, f"  {record['detail']}", class_="dim")
+def _bad_record(record: Mapping[str, Any], position_kind: str) -> Html:
+    """Return a bad record: its reason and place, and its beginning.
+
+    Args:
+        record: Record, by columns of the quarantine.
+        position_kind: Meaning of its position.
+    """
+    place = place_of(record["path"], record["position"], record["line"], position_kind)
+    reason_and_place = tag("b", f"{record['reason']}  {place}")
+    heading = tag("p", reason_and_place, f"  {record['detail']}", class_="dim")
     # The bytes may be no text: that is why some records are bad.
     raw_text = record["raw"].decode("utf-8", "backslashreplace")
     raw = tag("pre", _shortened_text(raw_text))

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 
 from tokenlake.base.columns import id_weights
 from tokenlake.errors import ConfigError, IntegrityError
-from tokenlake.etl.sources.position_kinds import position_kinds_of
+from tokenlake.etl.sources.position_kinds import ROW, position_kinds_of
 from tokenlake.query.relation_names import Relation
 from tokenlake.query.store_tables import build_table
 from tokenlake.query.verified_files import VerifiedFiles
@@ -55,6 +55,14 @@ _INPUTS: Final = pa.schema(
         ("position_is", pa.string()),
     ]
 )
+
+# Place of a bad record `q` of an input file `i`, as `place_of` writes it.
+_PLACE: Final = f"""\
+case
+when q.line is not null then q.path || ':' || q.line
+when i.position_is = '{ROW}' then q.path || ':' || q.position
+else q.path || ' at ' || coalesce(i.position_is, 'position') || ' ' || q.position
+end"""
 
 Manifests: TypeAlias = Callable[[str, int], Manifest]
 """Function that reads the manifest of a version."""
@@ -257,8 +265,24 @@ class _Views:
         """Create the view of a version's provenance, with a row for each piece."""
         rows_name = name.removesuffix("/documents")
         self._add_rows(rows_name, manifest)
-        # Pieces name their input file by its id; a small table has its source and path.
-        # A file that is missing there keeps its pieces, without a name.
+        # A file that is missing in the table of inputs keeps its pieces, without a name.
+        inputs_name = self._add_inputs(rows_name, manifest)
+        self.add_view(
+            name,
+            "select split, shard, row, segment, i.source, i.path, d.position, i.position_is, d.start, length, d.file "
+            f"from ({_pieces_select(manifest)} from {quoted(rows_name)}) "
+            f"left join {quoted(inputs_name)} i on i.file = d.file",
+        )
+
+    def _add_inputs(self, rows_name: str, manifest: Manifest) -> str:
+        """Create the table of a version's input files, and return its name.
+
+        Pieces and bad records name their input file by its id; this table has its
+        source and path.
+        """
+        inputs_name = f"{rows_name}/inputs"
+        if inputs_name in self._created:
+            return inputs_name
         position_kinds = position_kinds_of(manifest)
         inputs: list[dict[str, Any]] = []
         for entry in manifest.inputs:
@@ -270,14 +294,8 @@ class _Views:
                     "position_is": position_kinds[entry.file_id] or None,
                 }
             )
-        inputs_name = f"{rows_name}/inputs"
         self.add_table(inputs_name, pa.Table.from_pylist(inputs, schema=_INPUTS))
-        self.add_view(
-            name,
-            "select split, shard, row, segment, i.source, i.path, d.position, i.position_is, d.start, length, d.file "
-            f"from ({_pieces_select(manifest)} from {quoted(rows_name)}) "
-            f"left join {quoted(inputs_name)} i on i.file = d.file",
-        )
+        return inputs_name
 
     def _add_quarantine(self, name: str, manifest: Manifest) -> None:
         """Create the view of a version's bad records."""
@@ -287,11 +305,16 @@ class _Views:
                 hashes[path] = entry.sha256
         assert isinstance(self._files, VerifiedFiles)
         paths = self._files.paths(Layout(manifest.dataset, manifest.version), hashes)
+        version = name.removesuffix("/quarantine")
         if not paths:
-            version = name.removesuffix("/quarantine")
             raise ConfigError(f"{version} has no bad records: nothing was quarantined")
         records = self._read_parquet([str(path) for path in paths.values()])
-        self.add_view(name, f"select * exclude (filename) from {records}")
+        inputs_name = self._add_inputs(version, manifest)
+        self.add_view(
+            name,
+            f"select {_PLACE} as place, q.* exclude (filename) from {records} q "
+            f"left join {quoted(inputs_name)} i on i.file = q.file",
+        )
 
     def _read_parquet(self, paths: list[str]) -> str:
         """Return the SQL that reads Parquet files, and allow DuckDB to read them."""

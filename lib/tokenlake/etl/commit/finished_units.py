@@ -28,7 +28,7 @@ from tokenlake.runtime.store.layout import (
 )
 from tokenlake.runtime.store.ledger import QuarantineEntry, ShardEntry, UnitRecord
 
-_MOST_VERSIONS: Final = 20
+MOST_VERSIONS: Final = 20
 """Number of versions that are searched for reusable units, newest first."""
 
 _UNITS_PER_STEP: Final = 256
@@ -54,7 +54,7 @@ def finished_records(
     store = catalog.writable
     layout = Layout(dataset, version)
     fingerprints = {unit.index: unit.fingerprint for unit in units}
-    listed_version = _ListedVersion(store, layout)
+    listed_version = ListedVersion(store, layout)
 
     def intact_record(index: int) -> UnitRecord | None:
         try:
@@ -95,10 +95,10 @@ def adopted_records(
     wanted_units = {unit.fingerprint: unit.index for unit in pending}
     target = Layout(dataset, version)
     other_versions = {info.version for info in catalog.versions(dataset)} - {version}
-    for other_version in sorted(other_versions, reverse=True)[:_MOST_VERSIONS]:
+    for other_version in sorted(other_versions, reverse=True)[:MOST_VERSIONS]:
         if not wanted_units:
             return
-        source = _ListedVersion(catalog.writable, Layout(dataset, other_version))
+        source = ListedVersion(catalog.writable, Layout(dataset, other_version))
         for start in range(0, len(source.units), _UNITS_PER_STEP):
             if not wanted_units:
                 return
@@ -109,7 +109,7 @@ def adopted_records(
 
 
 def _adopt(
-    source: _ListedVersion,
+    source: ListedVersion,
     units: Sequence[int],
     wanted_units: Mapping[str, int],
     target: Layout,
@@ -126,12 +126,8 @@ def _adopt(
     """
     # 1. The records of units that are wanted here.
     store = source.store
-
-    def read(unit: int) -> UnitRecord | Exception:
-        return caught(lambda: read_record(store, source.layout, unit))
-
     old_records: dict[str, UnitRecord] = {}
-    for record in in_order(read, units, store.at_once):
+    for record in in_order(source.read, units, store.at_once):
         if isinstance(record, UnitRecord) and record.fingerprint in wanted_units:
             old_records[record.fingerprint] = record
 
@@ -163,7 +159,7 @@ def _adopt(
 
 
 @final
-class _ListedVersion:
+class ListedVersion:
     """Version as listings of its files describe it.
 
     A listing is one request for a thousand objects.
@@ -187,6 +183,18 @@ class _ListedVersion:
             if unit is not None:
                 self.units.append(unit)
         self.units.sort()
+
+    def read(self, unit: int) -> UnitRecord | Exception:
+        """Return the record of a unit, or the error of a damaged one."""
+        return caught(lambda: read_record(self.store, self.layout, unit))
+
+    def has_files(self, record: UnitRecord) -> bool:
+        """Return whether all files of a record are listed, with the recorded sizes."""
+        for file in _files_of(record):
+            info = self._infos.get(file.path)
+            if info is None or info.size != file.bytes:
+                return False
+        return True
 
     def proof(self, file: ShardEntry | QuarantineEntry, unit: int) -> ObjectInfo | None:
         """Return the storage's entry of a file if it proves the file's bytes.

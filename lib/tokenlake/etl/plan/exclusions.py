@@ -27,6 +27,7 @@ from typing import Any, Final, TypeAlias, final
 
 import pyarrow as pa
 
+from tokenlake.base.fingerprint import fingerprint
 from tokenlake.base.threads import in_order
 from tokenlake.config.resolved import ResolvedSource
 from tokenlake.errors import ConfigError
@@ -78,6 +79,25 @@ class Exclusion:
                 f"exclude {self.path!r}: {hidden_count} more entries match no document"
             )
         return notes
+
+    def records(self) -> dict[str, dict[str, Any]]:
+        """Return the manifest's record of the list for each source that names it.
+
+        ``entries`` is the number of positions that may hold a document, and ``sha256``
+        identifies them. The path of the list is left out: it belongs to a machine.
+        """
+        records: dict[str, dict[str, Any]] = {}
+        for source, positions in self.positions.items():
+            entry_count = 0
+            positions_by_file: dict[str, list[int]] = {}
+            for file_id, positions_of_file in positions.items():
+                entry_count += len(positions_of_file)
+                positions_by_file[str(file_id)] = positions_of_file
+            records[source] = {
+                "entries": entry_count,
+                "sha256": fingerprint(positions_by_file),
+            }
+        return records
 
     def missed(self, accounts: Mapping[str, Account]) -> list[str]:
         """Return notes on entries that left out no document of a finished build.

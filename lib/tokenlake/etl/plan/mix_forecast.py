@@ -44,8 +44,9 @@ class MixForecast:
         level: Kind of row that is mixed.
         rows: Number of rows of the stream.
         tokens: Expected number of ids that are written, EOS included and padding not.
-        sequences: Number of rows that are written; an expectation where documents are
-            packed.
+        sequences: Number of rows that are written. Where documents are packed, it is the
+            least number, without padding; :mod:`tokenlake.etl.plan.mixed_rows` has the
+            expected one.
         lanes: Number of lanes of the order.
         batch_size: Batch size of the order.
         kept: Number of rows that are used, for each source of which not all are.
@@ -114,7 +115,7 @@ def forecast_of(
     tokens = sum(source.drawn_tokens for source in sources.values())
     if out.append_eos:
         tokens += rows
-    # Documents that are packed fill rows of one width, which is an expectation.
+    # Documents that are packed fill rows of one width at best.
     sequences = rows
     if out.pack is not None:
         sequences = math.ceil(Fraction(tokens, out.width or 1))

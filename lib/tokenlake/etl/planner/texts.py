@@ -117,6 +117,11 @@ def plan_texts(
     source_identities: dict[str, Any] = {}
     for source in build.sources:
         source_identities[source.name] = source_identity(source)
+    # Lists of documents are part of the identity of units, and are recorded so that
+    # versions can be compared. A version without a list has no such key.
+    for exclusion in exclusions:
+        for source_name, record in exclusion.records().items():
+            source_identities[source_name]["exclude"] = record
     return Plan(
         build=build,
         inputs=_all_inputs(inputs.files),

@@ -116,8 +116,14 @@ def _row_noun(manifest: Manifest) -> str:
     return "rows"
 
 
-def splits_table(manifest: Manifest) -> Table:
-    """Return the totals of each split."""
+def splits_table(manifest: Manifest, *, with_fill: bool = False) -> Table:
+    """Return the totals of each split.
+
+    Args:
+        manifest: Manifest of the version.
+        with_fill: True to add the fill of packed rows. Default: False, because the
+            dataset card of a version must keep its bytes.
+    """
     columns = [
         label("split"),
         number("rows", _row_noun(manifest)),
@@ -126,10 +132,29 @@ def splits_table(manifest: Manifest) -> Table:
         number("files", "shards"),
         number("bytes", "size", numbers.size),
     ]
+    if with_fill and manifest.width:
+        fill_column = number("fill", "full", lambda fill: numbers.percent(fill, 1.0))
+        columns.insert(2, fill_column)
     records: list[dict[str, Any]] = []
-    for split_name, totals in manifest.splits.items():
-        records.append({"split": split_name, **asdict(totals)})
+    for split_name, figures in split_figures(manifest).items():
+        records.append({"split": split_name, **figures})
     return Table.of(columns, records, "Splits")
+
+
+def split_figures(manifest: Manifest) -> dict[str, dict[str, Any]]:
+    """Return split -> its totals, and the fill of its packed rows.
+
+    ``fill`` is the share of the places in rows that is not padding, from 0 to 1. It is
+    None for a split without rows, and where rows are not packed.
+    """
+    figures: dict[str, dict[str, Any]] = {}
+    for split_name, totals in manifest.splits.items():
+        places = totals.rows * manifest.width
+        fill_of_split: float | None = None
+        if places:
+            fill_of_split = totals.tokens / places
+        figures[split_name] = {**asdict(totals), "fill": fill_of_split}
+    return figures
 
 
 def tokenizers_table(manifest: Manifest) -> Table:

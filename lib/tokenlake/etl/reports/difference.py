@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
-from typing import Any, Final
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final, cast
 
 from tokenlake.base import numbers
 from tokenlake.etl.reports import Table, label, number
@@ -93,15 +93,31 @@ def _changes_table(
     """Return changed values side by side; a value that one version lacks is a dash."""
     rows: list[tuple[str, str, str]] = []
     for change in changes:
-        left_value = "-"
-        right_value = "-"
-        if change.is_in_a:
-            left_value = _short(change.a)
-        if change.is_in_b:
-            right_value = _short(change.b)
-        rows.append((change.key, left_value, right_value))
+        # A section that one version lacks is too long for a cell: its values have a
+        # row each.
+        if not change.is_in_b:
+            for key, value in _leaves(change.key, change.a):
+                rows.append((key, _short(value), "-"))
+        elif not change.is_in_a:
+            for key, value in _leaves(change.key, change.b):
+                rows.append((key, "-", _short(value)))
+        else:
+            rows.append((change.key, _short(change.a), _short(change.b)))
     columns = (label("key", ""), label("a", names[0]), label("b", names[1]))
     return Table(columns, tuple(rows), title)
+
+
+def _leaves(key: str, value: object) -> Iterator[tuple[str, object]]:
+    """Yield the values of an object with their dotted keys, or the value itself.
+
+    An empty object is a value.
+    """
+    if not isinstance(value, Mapping) or not value:
+        yield key, value
+        return
+    members = cast("Mapping[str, object]", value)
+    for name, member in members.items():
+        yield from _leaves(f"{key}.{name}", member)
 
 
 def _short(value: object) -> str:

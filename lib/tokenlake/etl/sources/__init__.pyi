@@ -9,6 +9,7 @@ from tokenlake.etl.sources.opening import opened as opened
 from tokenlake.etl.sources.parsed import Parsed as Parsed
 from tokenlake.etl.sources.parsed import RowBatch as RowBatch
 from tokenlake.etl.sources.parsed import Want as Want
+from tokenlake.etl.sources.position_kinds import place_of as place_of
 from tokenlake.etl.sources.position_kinds import position_kind as position_kind
 from tokenlake.etl.sources.position_kinds import position_kinds_of as position_kinds_of
 from tokenlake.etl.sources.record_limit import RecordLimit as RecordLimit

@@ -47,8 +47,8 @@ class BadRecord:
         position: Byte offset of the line's start in the decompressed file, from 0, for
             JSON Lines and lines of text; index of the first id, from 0, in a stream of
             ids; row index, from 0, in other formats; 0 for a whole text file.
-        line: Line number in the file, from 1; None for formats without lines, and if it
-            was not counted.
+        line: Line number in the file, from 1, of the first line of the record; None for
+            formats without lines, and if it was not counted.
         reason: Stable code such as ``null_text`` or ``invalid_json``.
         detail: One sentence for people.
         raw: First 64 KiB of the record as it stands in the input, empty for a record
@@ -101,12 +101,16 @@ class BadLine(NamedTuple):
             lines. :class:`BadRecord` has the line number in the file, from 1.
         fault: Reason for which it cannot be used.
         raw: Its first 64 KiB.
+        line: Line number in the file, from 1, of the first line of the record, where
+            the reader knows it; None where it follows from `line_index`, or where there
+            are no lines.
     """
 
     position: int
     line_index: int | None
     fault: Fault
     raw: bytes
+    line: int | None = None
 
 
 def without_bytes(position: int, fault: Fault) -> BadLine:

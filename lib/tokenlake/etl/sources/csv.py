@@ -20,7 +20,6 @@ read at once. Only a block with a bad record is checked record by record.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from typing import Any, Final, final
 
 import numpy as np
@@ -161,6 +160,9 @@ class _Table:
                 "blank_line": split.blank,
             },
             bytes_read=block.bytes_read,
+            first_line_of=lambda position: self._first_line(
+                block, position - first_row
+            ),
             # A predicate or step can find a record unusable later, which is then
             # reported as a bad record of this block.
             as_bad=lambda position, fault: self._bad_lines(
@@ -205,6 +207,16 @@ class _Table:
             return None
         return dict(zip(self._columns_to_read, columns, strict=True))
 
+    def _first_line(self, block: CsvBlock, record_index: int) -> int:
+        """Return the line number in the file, from 1, at which a record begins.
+
+        Args:
+            block: Block of the record.
+            record_index: Index of the record in the block, from 0.
+        """
+        record = self._stream.records_of(block)[record_index]
+        return block.lines_before + block.data.count(b"\n", 0, record.start) + 1
+
     def _bad_lines(
         self, block: CsvBlock, faults: Mapping[int, Fault], first_row: int
     ) -> tuple[BadLine, ...]:
@@ -219,8 +231,8 @@ class _Table:
             return ()
         bad: list[BadLine] = []
         records = self._stream.records_of(block)
-        # Faults name the line in the file. Newlines are counted from one bad record to
-        # the next.
+        # A record has the line in the file at which it begins. Newlines are counted from
+        # one bad record to the next.
         line_number = block.lines_before + 1
         counted_bytes = 0  # bytes in which newlines were counted
         for record_index, fault in faults.items():
@@ -230,10 +242,6 @@ class _Table:
             raw_bytes = bytes(
                 block.data[record.start : min(record.stop, record.start + RAW_LIMIT)]
             )
-            fault_with_line = replace(
-                fault, detail=f"{fault.detail} (line {line_number})"
-            )
-            bad.append(
-                BadLine(first_row + record_index, None, fault_with_line, raw_bytes)
-            )
+            position = first_row + record_index
+            bad.append(BadLine(position, None, fault, raw_bytes, line=line_number))
         return tuple(bad)

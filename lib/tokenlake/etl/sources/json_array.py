@@ -72,6 +72,7 @@ def _as_elements(parsed: Parsed) -> Parsed:
         bad=tuple(_as_bad_element(line) for line in parsed.bad),
         doubtful=tuple(_as_bad_element(line) for line in parsed.doubtful),
         lines=0,
+        line_indices=None,
         as_bad=lambda position, fault: _as_bad_element(parsed.as_bad(position, fault)),
     )
 

@@ -165,10 +165,14 @@ class RawRecords:
             fields: Texts and rows of the good records.
         """
         positions = self.positions
+        line_indices = self.line_indices
         if faults:
             positions = np.delete(positions, list(faults))
+            if line_indices is not None:
+                line_indices = np.delete(line_indices, list(faults))
         return Parsed(
             positions=positions,
+            line_indices=line_indices,
             bad=tuple(self.bad(index, fault) for index, fault in faults.items()),
             bytes_read=self.bytes_read,
             normalized=self.normalized,

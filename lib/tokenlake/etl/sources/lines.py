@@ -101,10 +101,16 @@ def read_blocks(
     return _compressed_blocks(source, max_record_bytes, block_bytes)
 
 
-def count_lines(source: InputBytes, stop: int) -> int:
-    """Return the number of newlines before byte `stop` of a plain file."""
+def count_lines(source: InputBytes, stop: int, start: int = 0) -> int:
+    """Return the number of newlines from byte `start` to before byte `stop`.
+
+    Args:
+        source: A plain file.
+        stop: Byte offset before which the last newline may be.
+        start: Byte offset of the first byte that is looked at.
+    """
     newline_count = 0
-    for offset in range(0, stop, SCAN_BYTES):
+    for offset in range(start, stop, SCAN_BYTES):
         chunk = source.pread(min(SCAN_BYTES, stop - offset), offset)
         newline_count += chunk.count(b"\n")
     return newline_count

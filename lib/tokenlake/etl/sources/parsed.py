@@ -33,6 +33,12 @@ def _no_positions() -> npt.NDArray[np.int64]:
     return np.zeros(0, np.int64)
 
 
+def without_line(index: int) -> int | None:
+    """Return no line number, for formats without lines."""
+    del index
+    return None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowBatch:
     """Consecutive records of one file, as rows.
@@ -53,6 +59,9 @@ class RowBatch:
             which `where` holds nowhere).
         normalized: Number of harmless repairs, by name: ``bom``, ``crlf``,
             ``blank_line``.
+        line_of: Function that returns the line number in the file, from 1, of the
+            record with an index in the batch; None where it is unknown. It may read the
+            file, and so is called for bad records only, before the next batch.
     """
 
     file: InputFile
@@ -65,6 +74,7 @@ class RowBatch:
     left_out: npt.NDArray[np.int64] = field(default_factory=_no_positions)
     skipped: dict[str, int] = field(default_factory=dict[str, int])
     normalized: dict[str, int] = field(default_factory=dict[str, int])
+    line_of: Callable[[int], int | None] = without_line
 
     @property
     def rows_read(self) -> int:
@@ -118,6 +128,11 @@ class Parsed:
         skipped: Number of records never read, by reason (``pruned``).
         lines: Number of lines of the block. Blank lines count, and belong to the block
             of the records before them.
+        line_indices: Index of each record's line in the block, from 0, int64[n]; None
+            for formats without lines.
+        first_line_of: Function that returns the line number in the file, from 1, at
+            which the record with a position begins; None where the line follows from
+            `line_indices`, or where there are no lines.
         as_bad: Function that returns the record at a position as a bad one with a
             fault.
     """
@@ -131,6 +146,8 @@ class Parsed:
     normalized: dict[str, int] = field(default_factory=dict[str, int])
     skipped: dict[str, int] = field(default_factory=dict[str, int])
     lines: int = 0
+    line_indices: npt.NDArray[np.int64] | None = None
+    first_line_of: Callable[[int], int | None] | None = None
     as_bad: Callable[[int, Fault], BadLine] = without_bytes
 
     def __len__(self) -> int:

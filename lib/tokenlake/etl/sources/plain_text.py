@@ -116,7 +116,8 @@ def _parse_document(part: FileRange, source: InputBytes, limit: int) -> Parsed:
             normalized=normalized,
             bytes_read=part.weight,
         )
-    bad_record = BadLine(0, None, fault, bytes(document_bytes[:RAW_LIMIT]))
+    raw_bytes = bytes(document_bytes[:RAW_LIMIT])
+    bad_record = BadLine(0, None, fault, raw_bytes, line=1)
     return Parsed(
         text=text[:0],
         positions=np.zeros(0, np.int64),

@@ -44,6 +44,26 @@ def position_kind(path: str, source: Mapping[str, Any]) -> str:
     return ROW
 
 
+def place_of(path: str, position: int, line: int | None, kind: str) -> str:
+    """Return the place of a record, for people and editors.
+
+    It is ``a.jsonl:5`` for line 5 (from 1) of a file whose lines were counted, and
+    ``a.parquet:5`` for row 5 (from 0) of a file of rows. A record of several lines has
+    the first of them. Other places name the position: ``a.jsonl at byte offset 1200``.
+
+    Args:
+        path: Path of the input file.
+        position: Position of the record.
+        line: Line number of the record; None if it is not known.
+        kind: Meaning of the position, from :func:`position_kind`.
+    """
+    if line is not None:
+        return f"{path}:{line}"
+    if kind == ROW:
+        return f"{path}:{position}"
+    return f"{path} at {kind or 'position'} {position}"
+
+
 def position_kinds_of(manifest: Manifest) -> dict[int, str]:
     """Return the meaning of positions in each input file of a version, by file id."""
     sources: Mapping[str, Any] = manifest.config.get("sources", {})

@@ -21,6 +21,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, TypeVar, final
 
@@ -34,6 +35,7 @@ from tokenlake.etl.sources.bad_records import BadLine, BadRecord, Fault, refuse
 from tokenlake.etl.sources.file_signatures import check_plain
 from tokenlake.etl.sources.input_bytes import InputBytes
 from tokenlake.etl.sources.inputs import FileRange
+from tokenlake.etl.sources.line_counter import COUNTED_BYTES
 from tokenlake.etl.sources.lines import count_lines
 from tokenlake.etl.sources.opening import open_companions, opened
 from tokenlake.etl.sources.parsed import (
@@ -44,6 +46,7 @@ from tokenlake.etl.sources.parsed import (
     RowBatch,
     TextBatch,
     Want,
+    without_line,
 )
 from tokenlake.etl.sources.rows import Rows
 from tokenlake.etl.sources.where import Predicate
@@ -59,8 +62,6 @@ which it holds nowhere, and count their records as ``skipped["pruned"]``. Single
 are never left out by a reader.
 """
 
-# Largest offset of a range before which lines are counted, see `_bad_record`.
-_COUNTED_BYTES: Final = 1 << 30
 _NO_POSITIONS: Final = np.zeros(0, np.int64)
 _Batch = TypeVar("_Batch", bound=RowBatch)
 _MakeBatch = Callable[[Parsed, dict[str, Any]], _Batch]
@@ -289,14 +290,35 @@ def _select_records(parsed: Parsed, mask: npt.NDArray[np.bool_]) -> Parsed:
     if rows is not None:
         rows = rows.select(mask)
     positions = parsed.positions[mask]
+    line_indices = parsed.line_indices
+    if line_indices is not None:
+        line_indices = line_indices[mask]
     selected_positions = set(positions.tolist())
     doubtful: list[BadLine] = []
     for line in parsed.doubtful:
         if line.position in selected_positions:
             doubtful.append(line)
     return replace(
-        parsed, text=text, rows=rows, positions=positions, doubtful=tuple(doubtful)
+        parsed,
+        text=text,
+        rows=rows,
+        positions=positions,
+        line_indices=line_indices,
+        doubtful=tuple(doubtful),
     )
+
+
+def _first_line(
+    positions: Int64s, first_line_of: Callable[[int], int | None], index: int
+) -> int | None:
+    """Return the line number in the file, from 1, of a record of a batch.
+
+    Args:
+        positions: Position of each record, int64[n].
+        first_line_of: Function that returns the line of the record with a position.
+        index: Index of the record.
+    """
+    return first_line_of(int(positions[index]))
 
 
 def _apply_predicate(
@@ -378,6 +400,15 @@ class _Policy:
             is_good = ~np.isin(parsed.positions, doubtful_positions)
             parsed = _select_records(parsed, is_good)
         bad_records = tuple(self._bad_record(line) for line in bad_lines)
+        line_of = without_line
+        if parsed.line_indices is not None:
+            line_of = partial(
+                self._line_of,
+                parsed.positions,
+                parsed.line_indices + self._lines_of_blocks,
+            )
+        elif parsed.first_line_of is not None:
+            line_of = partial(_first_line, parsed.positions, parsed.first_line_of)
         self._lines_of_blocks += parsed.lines
         if bad_records and self._fails:
             raise refuse(bad_records[0], self._part.file)
@@ -390,23 +421,46 @@ class _Policy:
             "left_out": left_out,
             "skipped": _without_zeros(parsed.skipped),
             "normalized": _without_zeros(parsed.normalized),
+            "line_of": line_of,
         }
+
+    def _line_of(
+        self, positions: Int64s, lines_before: Int64s, index: int
+    ) -> int | None:
+        """Return the line number in the file, from 1, of a record of a batch.
+
+        Args:
+            positions: Position of each record, int64[n].
+            lines_before: Number of lines of the range before each record, int64[n].
+            index: Index of the record.
+        """
+        return self._line_number(int(lines_before[index]), int(positions[index]))
+
+    def _line_number(self, lines_of_range: int, position: int) -> int | None:
+        """Return the line number in the file, from 1; None if it is not counted.
+
+        Args:
+            lines_of_range: Number of lines of this range before the record.
+            position: Byte offset of the record.
+        """
+        # Lines before a range are counted only when the first number is needed. If the
+        # reading continues, they are counted only within the first GiB: a unit at the
+        # end of a file of a terabyte would read all of it.
+        may_count = self._fails or self._part.start <= COUNTED_BYTES
+        if self._lines_of_ranges is None and may_count:
+            lines_before = count_lines(self._data, position)
+            self._lines_of_ranges = lines_before - lines_of_range
+        if self._lines_of_ranges is None:
+            return None
+        return self._lines_of_ranges + lines_of_range + 1
 
     def _bad_record(self, bad: BadLine) -> BadRecord:
         """Return a bad record with its line number in the file, from 1."""
-        line_number: int | None = None
+        line_number = bad.line
         if bad.line_index is not None:
-            # Before the bad one.
-            lines_of_range = self._lines_of_blocks + bad.line_index
-            # Lines before a range are counted only when the first number is needed. If
-            # the reading continues, they are counted only within the first GiB: a unit
-            # at the end of a file of a terabyte would read all of it.
-            may_count = self._fails or self._part.start <= _COUNTED_BYTES
-            if self._lines_of_ranges is None and may_count:
-                lines_before = count_lines(self._data, bad.position)
-                self._lines_of_ranges = lines_before - lines_of_range
-            if self._lines_of_ranges is not None:
-                line_number = self._lines_of_ranges + lines_of_range + 1
+            line_number = self._line_number(
+                self._lines_of_blocks + bad.line_index, bad.position
+            )
         return BadRecord(
             file=self._part.file.path,
             file_id=self._part.file.file_id,

@@ -10,8 +10,6 @@ import orjson
 from tokenlake.config.resolved import ResolvedSource
 from tokenlake.etl.sources.bad_records import RAW_LIMIT, BadRecord, Fault, refuse
 from tokenlake.etl.sources.inputs import InputFile
-from tokenlake.etl.sources.lines import count_lines
-from tokenlake.etl.sources.opening import opened
 from tokenlake.etl.sources.parsed import RowBatch
 from tokenlake.etl.sources.rows import Rows
 from tokenlake.etl.unit.kept_fields import as_json
@@ -39,11 +37,10 @@ def judged(
     records: list[BadRecord] = []
     for (index, fault), row in zip(faults, faulty_objects, strict=True):
         position = int(batch.positions[index])
-        records.append(bad_record(batch.file, position, fault, _raw(row)))
+        record = bad_record(batch.file, position, fault, _raw(row))
+        records.append(replace(record, line=batch.line_of(index)))
     if source.on_bad_record == "fail":
-        first_record = records[0]
-        line_number = _line_number(source, batch.file, first_record.position)
-        raise refuse(replace(first_record, line=line_number), batch.file)
+        raise refuse(records[0], batch.file)
     return tuple(records)
 
 
@@ -65,17 +62,6 @@ def bad_record(file: InputFile, position: int, fault: Fault, raw: bytes) -> BadR
         detail=fault.detail,
         raw=raw[:RAW_LIMIT],
     )
-
-
-def _line_number(source: ResolvedSource, file: InputFile, position: int) -> int | None:
-    """Return the line of a record in a local file of lines.
-
-    Counting reads the file, for an error message alone.
-    """
-    if file.format != "jsonl" or file.compression or not file.is_local:
-        return None
-    with opened(file, source.storage_options) as data:
-        return count_lines(data, position) + 1
 
 
 def _raw(row: object) -> bytes:

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tokenlake.etl.sources.bad_records import BadRecord
+from tokenlake.etl.sources.position_kinds import place_of
 from tokenlake.etl.unit.parts import UnitFile
 from tokenlake.runtime.store.base import Store
 from tokenlake.runtime.store.layout import Layout, quarantine_path
@@ -25,7 +26,9 @@ _COLUMNS: Final = {
 }
 """Column -> its type, and the attribute of a record that it holds."""
 
-# Only a record of a file of lines has a line number.
+# Only a record of a file with lines has a line number, that of its first line. `path`
+# and `line`, or the row in `position`, are the place of a record; the view of the bad
+# records and the report write it as one text.
 _SCHEMA: Final = pa.schema(
     [
         pa.field(name, column_type, nullable=name == "line")
@@ -64,7 +67,8 @@ class QuarantineWriter:
         """Append bad records."""
         for record in records:
             if not self.first:
-                self.first = f"{record.file} position {record.position}: {record.reason}: {record.detail}"
+                place = place_of(record.file, record.position, record.line, "")
+                self.first = f"{place}: {record.reason}: {record.detail}"
             self._held.append(record)
             self._held_bytes += len(record.raw)
             if self._held_bytes >= _FLUSH_BYTES:

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from itertools import chain, pairwise
 from typing import Final, TypeAlias, final
 
@@ -29,6 +30,7 @@ from tokenlake.errors import TooManyBadRecordsError
 from tokenlake.etl.job import Progress, UnitJob, begin, produced_by
 from tokenlake.etl.sources.bad_records import BadRecord, Fault, refuse
 from tokenlake.etl.sources.inputs import FileRange, InputFile
+from tokenlake.etl.sources.line_counter import LineCounter
 from tokenlake.etl.step_clock import CLOCK
 from tokenlake.etl.text.preference_ids import MOVED
 from tokenlake.etl.tokenizers.encoder import Encoder
@@ -98,6 +100,7 @@ class TextBuild:
         self._tally = UnitTally(packed=job.pack is not None)
         self._split_names = job.source.split_names
         self._files: dict[int, InputFile] = {}  # by file id
+        self._line_counter = LineCounter(job.source.storage_options)
         # Documents that wait to be encoded, and progress that is not reported yet.
         self._waiting: list[TextDocuments] = []
         self._waiting_bytes = 0
@@ -435,7 +438,9 @@ class TextBuild:
             file = self._files[int(documents.file[row])]
             position = int(documents.position[row])
             raw_text = str(documents.text[row].as_py()).encode()
-            bad_records.append(bad_record(file, position, _SPELLED, raw_text))
+            record = bad_record(file, position, _SPELLED, raw_text)
+            line = self._line_counter.line_of(file, position)
+            bad_records.append(replace(record, line=line))
         if self._job.source.on_bad_record == "fail":
             raise refuse(bad_records[0], self._files[bad_records[0].file_id])
         self._set_aside(bad_records)

@@ -347,15 +347,25 @@ class StoredRows:
                 threads = 1 if isinstance(self._store, LocalStore) else _REMOTE_THREADS
                 groups = range(len(self.group_rows))
                 lengths = in_order(
-                    lambda group: self._lengths_of_group(group, column), groups, threads
+                    lambda group: self.list_lengths_of_group(group, column),
+                    groups,
+                    threads,
                 )
                 self._lengths[column] = narrowest(
                     np.concatenate([np.zeros(0, np.int64), *lengths])
                 )
             return self._lengths[column]
 
-    def _lengths_of_group(self, group: int, column: str) -> Int64:
-        """Return the lengths of the lists of a row group, int64[rows]."""
+    def list_lengths_of_group(self, group: int, column: str) -> Int64:
+        """Return the lengths of the lists of a row group, int64[rows].
+
+        Args:
+            group: Row group, 0 to G - 1.
+            column: Name of a column of lists.
+
+        Raises:
+            IntegrityError: The row group is damaged; see :meth:`read`.
+        """
         # Only the levels of the pages are needed, without their values. Another layout
         # is read through Arrow.
         lengths = self._read_directly(

@@ -51,12 +51,17 @@ class ObjectInfo:
             epoch; None if unknown.
         token: Token of its version (ETag or generation) in storages that change no
             object in place; "" in others.
+        links: Number of names of the same bytes, as hard links make them.
+        inode: Identity of bytes that have several names: device and inode. "" for bytes
+            with one name, and in storages without hard links.
     """
 
     key: str
     size: int
     modified: float | None = None
     token: str = ""
+    links: int = 1
+    inode: str = ""
 
 
 @final

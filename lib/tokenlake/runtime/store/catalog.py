@@ -427,11 +427,15 @@ class Catalog:
 
     def committed(self, dataset: str, fingerprint: str) -> int | None:
         """Return the committed version of a fingerprint; None if there is none yet."""
-        infos = list(self._states(check_dataset_name(dataset)))
-        equal_build = self._find(dataset, fingerprint, infos)
+        equal_build = self.equal_build(dataset, fingerprint)
         if equal_build is None or equal_build.status != "committed":
             return None
         return equal_build.version
+
+    def equal_build(self, dataset: str, fingerprint: str) -> ClaimResult | None:
+        """Return the version that :meth:`claim` would find; None if it makes a new one."""
+        infos = list(self._states(check_dataset_name(dataset)))
+        return self._find(dataset, fingerprint, infos)
 
     def _find(
         self, dataset: str, fingerprint: str, infos: list[VersionInfo]

@@ -101,9 +101,18 @@ class GcReport:
         """Sum of the sizes of all removed files."""
         return sum(file.bytes for file in self.removed)
 
+    @property
+    def freed_bytes(self) -> int:
+        """Number of bytes that the removal frees: without those that others share."""
+        return remove.freed_bytes(self.removed)
+
     def to_json(self) -> dict[str, Any]:
-        """Return the JSON-able form, ``bytes`` and ``files`` included."""
-        return asdict(self) | {"files": len(self.removed), "bytes": self.bytes}
+        """Return the JSON-able form, with ``files``, ``bytes`` and ``freed_bytes``."""
+        return asdict(self) | {
+            "files": len(self.removed),
+            "bytes": self.bytes,
+            "freed_bytes": self.freed_bytes,
+        }
 
 
 @final

@@ -121,8 +121,16 @@ class LocalStore(Store):
                 # Removed since the folder was read.
                 with contextlib.suppress(FileNotFoundError):
                     file_status = entry.stat(follow_symlinks=False)
+                    links = file_status.st_nlink
+                    inode = ""
+                    if links > 1:
+                        inode = f"{file_status.st_dev}:{file_status.st_ino}"
                     yield ObjectInfo(
-                        object_key, file_status.st_size, file_status.st_mtime
+                        object_key,
+                        file_status.st_size,
+                        file_status.st_mtime,
+                        links=links,
+                        inode=inode,
                     )
 
     def list_dirs(self, prefix: str) -> builtins.list[str]:

@@ -12,6 +12,7 @@ continues where it ended.
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -58,20 +59,26 @@ class Removed:
             version that is removed).
         name: Key in the store.
         bytes: Size. Removing a file with other hard links, as reuse makes them, frees
-            nothing.
+            nothing: see :func:`freed_bytes`.
         modified: Time of the last change by the storage's clock, in seconds since the
             epoch; None if unknown.
+        links: Number of hard links of the file before the removal, this one included.
+        inode: Identity of the bytes of a file with several hard links; "" for others.
     """
 
     kind: Kind
     name: str
     bytes: int
     modified: float | None
+    links: int = 1
+    inode: str = ""
 
     @classmethod
     def of(cls, kind: Kind, info: ObjectInfo) -> Self:
         """Return the entry of a listed object."""
-        return cls(kind, info.key, info.size, info.modified)
+        return cls(
+            kind, info.key, info.size, info.modified, links=info.links, inode=info.inode
+        )
 
     @property
     def place(self) -> str:
@@ -82,6 +89,23 @@ class Removed:
         if slash and version_number(version) is not None:
             return f"{dataset}@{version}"
         return self.name.rpartition("/")[0] or "(the store)"
+
+
+def freed_bytes(files: Iterable[Removed]) -> int:
+    """Return the number of bytes that the removal of files frees.
+
+    The bytes of a file are freed with its last hard link. Two versions that share a
+    file of 5 bytes free 5 bytes together, and either one alone none.
+    """
+    freed = 0
+    removed_links: Counter[str] = Counter()
+    for file in files:
+        # Every link of a file but the last one is only counted.
+        if file.inode:
+            removed_links[file.inode] += 1
+        if not file.inode or removed_links[file.inode] == file.links:
+            freed += file.bytes
+    return freed
 
 
 @final
@@ -334,7 +358,7 @@ class Removal:
         version: Number of the version.
         dry_run: Nothing was changed.
         removed: Files of the version. Files that other versions share by hard links
-            stay, and free nothing here.
+            stay there, and free nothing here.
         kept: Files that the storage refused to remove; `gc` tries again.
     """
 
@@ -349,9 +373,14 @@ class Removal:
         """Sum of the sizes of all removed files."""
         return sum(file.bytes for file in self.removed)
 
+    @property
+    def freed_bytes(self) -> int:
+        """Number of bytes that the removal frees: without those that others share."""
+        return freed_bytes(self.removed)
+
     def to_json(self) -> dict[str, Any]:
-        """Return the JSON-able form, ``bytes`` included."""
-        return asdict(self) | {"bytes": self.bytes}
+        """Return the JSON-able form, ``bytes`` and ``freed_bytes`` included."""
+        return asdict(self) | {"bytes": self.bytes, "freed_bytes": self.freed_bytes}
 
 
 def remove_version(

@@ -102,7 +102,7 @@ def _sources(manifest: Manifest, texts: Mapping[str, Account]) -> Html:
     tables = [
         dataset.sources_table(manifest.accounts, None),
         density_table(texts),
-        dataset.splits_table(manifest),
+        dataset.splits_table(manifest, with_fill=True),
     ]
     for table in tables:
         if table.rows:
