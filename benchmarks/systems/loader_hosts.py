@@ -15,6 +15,9 @@ import tokenlake as tl
 from benchmarks.systems.loader_sink import BATCH
 from benchmarks.systems.loader_tokenlake import open_data
 
+_STRANDS = 2
+"""Row groups of a lane that are read side by side, as for data larger than memory."""
+
 
 def run_host(data: Any, host: int, hosts: int) -> dict[str, int]:
     """Deliver an epoch of one host.
@@ -28,8 +31,14 @@ def run_host(data: Any, host: int, hosts: int) -> dict[str, int]:
         Numbers of `groups` and `rows` that were decoded, and of `delivered` rows.
     """
     delivered_rows = 0
+    # Data that fits into memory is permuted as a whole, and decoded by every host.
     with tl.DataLoader(
-        data, BATCH, seed=0, columns=("input_ids",), host=(host, hosts)
+        data,
+        BATCH,
+        seed=0,
+        columns=("input_ids",),
+        host=(host, hosts),
+        interleave=_STRANDS,
     ) as loader:
         for batch in loader:
             delivered_rows += len(batch["input_ids"])
