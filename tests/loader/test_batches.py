@@ -523,8 +523,8 @@ WRONG: list[tuple[dict[str, object], str]] = [
     ),
     ({"prefetch": "2"}, "prefetch: got '2', must be a whole number from 0 on"),
     (
-        {"cache_bytes": "1GB"},
-        "cache_bytes: got '1GB', must be a whole number from 0 on",
+        {"cache_bytes": "1 giga"},
+        "cache_bytes: got '1 giga': a size must be a whole number of bytes or a text like '500MB'",
     ),
 ]
 

@@ -231,7 +231,7 @@ class HostReader:
             plan.sources,
             decode,
             times=plan.epochs if isinstance(plan.data, Dataset) else None,
-            max_bytes=plan.options.cache_bytes,
+            max_bytes=plan.options.max_bytes,
             reach=min(max(_LEAST_REACH, plan.window_steps // 4), _MOST_REACH),
             threads=threads,
         )

@@ -116,8 +116,9 @@ class DataLoader:
         prefetch: Number of batches prepared ahead; 0: none, and no thread for them.
         workers: Number of threads that decode ahead; 0: none. None: half the number of
             processors, up to 4; or 16 for a remote store, where they mostly wait.
-        cache_bytes: Memory for decoded row groups, the same on all hosts. The row
-            groups of one batch are decoded even if they need more.
+        cache_bytes: Memory for decoded row groups, in bytes or as ``"256MiB"``, the
+            same on all hosts. The row groups of one batch are decoded even if they need
+            more. The process takes about 50 MB beyond it.
 
     Raises:
         ConfigError: An argument is not allowed; or rows are longer than `padding`

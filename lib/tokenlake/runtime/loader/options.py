@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Any, Final, Literal, Self, TypedDict, final
 
 from tokenlake.base.checks import bounded_number, did_you_mean, expected, whole_number
+from tokenlake.base.sizes import parse_size
 from tokenlake.errors import ConfigError
 from tokenlake.runtime.loader.balance import BatchBalance
 from tokenlake.runtime.loader.batch_sizes import BatchSizes
@@ -142,6 +143,14 @@ def _host_of(host: Any) -> tuple[int, int]:
     return index, hosts
 
 
+def _size_of(text: str) -> int:
+    """Return the bytes of `cache_bytes` as a text; ConfigError if it is no size."""
+    try:
+        return parse_size(text)
+    except ConfigError as error:
+        raise ConfigError(f"cache_bytes: {error}", got=text) from None
+
+
 class LoaderKeywords(TypedDict, total=False):
     """Fields of :class:`LoaderOptions` except the batch size, as keyword arguments."""
 
@@ -161,7 +170,7 @@ class LoaderKeywords(TypedDict, total=False):
     interleave: int | None
     prefetch: int
     workers: int | None
-    cache_bytes: int
+    cache_bytes: int | str
 
 
 @final
@@ -192,9 +201,12 @@ class LoaderOptions:
     interleave: int | None = None
     prefetch: int = 2
     workers: int | None = None
-    cache_bytes: int = CACHE_BYTES
+    cache_bytes: int | str = CACHE_BYTES
 
     def __post_init__(self) -> None:
+        # A size may be a text, such as "256MiB".
+        if isinstance(self.cache_bytes, str):
+            object.__setattr__(self, "cache_bytes", _size_of(self.cache_bytes))
         # Whole numbers within their bounds, or None where that is allowed.
         for option_name, (smallest, largest) in _COUNTS.items():
             option_value = getattr(self, option_name)
@@ -267,6 +279,12 @@ class LoaderOptions:
                 field_path=option_name,
             )
         return cls(batch_size=batch_size, **options)
+
+    @property
+    def max_bytes(self) -> int:
+        """Memory for decoded row groups, in bytes."""
+        assert isinstance(self.cache_bytes, int)
+        return self.cache_bytes
 
     @property
     def order_form(self) -> OrderForm | None:

@@ -500,7 +500,7 @@ class BatchPlan:
             sources,
             lanes=self.lanes,
             streams=buckets,
-            max_bytes=self.options.cache_bytes,
+            max_bytes=self.options.max_bytes,
         )
 
     def _fitted(self, form: OrderForm, name: str) -> OrderForm:

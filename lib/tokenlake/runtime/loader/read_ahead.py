@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import warnings
 from collections import defaultdict, deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Final, TypeAlias, final
@@ -38,6 +39,15 @@ from tokenlake.runtime.reading.version import StoredRows
 
 _NEVER: Final = 1 << 62
 """Step that stands for "not needed by any planned step"."""
+
+_LEAST_JUDGED_BYTES: Final = 1 << 30
+"""Bytes of decoded row groups before a loader warns that it decodes them repeatedly."""
+
+_MOST_DECODED: Final = 4
+"""Rows that are decoded for each row of the batches, without a warning."""
+
+_STEPS_PER_JUDGEMENT: Final = 64
+"""Steps after which the decoded rows are compared with those of the batches again."""
 
 DecodedGroup: TypeAlias = PackedGroup | RaggedGroup
 Decode: TypeAlias = Callable[[StoredRows, int], DecodedGroup]
@@ -93,6 +103,8 @@ class DecodedAhead:
         elif self._most_idle and not self._fits:
             self._unplanned = self._group_rows.copy()
         self._finished: set[int] = set()  # row groups whose last row was planned
+        self._planned_rows = 0
+        self._has_warned = False
         # Idle row groups and their sizes, the one that was used longest ago first.
         self._idle: dict[int, int] = {}
         self._held_idle = 0
@@ -133,6 +145,7 @@ class DecodedAhead:
             numbers: Number of the row group of each row, int64[n].
         """
         with self._changed:
+            self._planned_rows += len(numbers)
             self._count_planned(numbers)
             for number in dict.fromkeys(numbers.tolist()):
                 self._forget_idle(number)
@@ -176,6 +189,8 @@ class DecodedAhead:
             self._step = step
             self._drop_idle(numbers)
             self._wake_threads()
+        if step % _STEPS_PER_JUDGEMENT == 0:
+            self._warn_of_repetitions()
         if missing:
             return {number: groups[number] for number in numbers}
         return groups
@@ -195,6 +210,25 @@ class DecodedAhead:
         for thread in self._threads:
             thread.join()
         self._groups.invalidate()
+
+    def _warn_of_repetitions(self) -> None:
+        """Warn once if row groups are decoded far more often than their rows need."""
+        decoded = self._cache.decoded
+        if self._has_warned or decoded.bytes < _LEAST_JUDGED_BYTES:
+            return
+        max_bytes = self._groups.max_bytes
+        # Row groups that are open have rows that are still to come.
+        fitting_rows = max_bytes * decoded.rows // decoded.bytes
+        if decoded.rows <= _MOST_DECODED * self._planned_rows + fitting_rows:
+            return
+        self._has_warned = True
+        warnings.warn(
+            f"the loader decoded {decoded.rows:,} rows for {self._planned_rows:,} rows of batches: cache_bytes="
+            f"{max_bytes:,} cannot hold the row groups that a batch needs, or several hosts share a lane. Raise "
+            "cache_bytes; or give window=1, fewer lanes, or (with more hosts than lanes) more lanes",
+            RuntimeWarning,
+            stacklevel=2,
+        )
 
     # -- threads
 
