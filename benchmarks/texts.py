@@ -293,7 +293,9 @@ def _compare(work: Path, case: TextsCase) -> str:
             equal_ids += 1
         if np.array_equal(our_mask, peer_mask):
             equal_masks += 1
-    return f"{len(our_rows):,} rows: {equal_ids:,} equal ids, {equal_masks:,} equal masks"
+    return (
+        f"{len(our_rows):,} rows: {equal_ids:,} equal ids, {equal_masks:,} equal masks"
+    )
 
 
 def _rows(path: Path, mask_column: str) -> Iterator[tuple[Any, Any]]:
