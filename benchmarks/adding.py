@@ -188,11 +188,13 @@ def _run(folder: Path, command: list[str]) -> Measurement:
     """
     environment = builds.environment(folder, folder / "cache")
     environment["PYTHONPYCACHEPREFIX"] = str(folder / "bytecode")
-    log = folder / "run.log"
-    run = measure(command, report=folder / "measured.json", log=log, env=environment)
+    log_path = folder / "run.log"
+    run = measure(
+        command, report=folder / "measured.json", log=log_path, env=environment
+    )
     if run.exit_code:
         raise RuntimeError(
-            f"{' '.join(command)} ended with {run.exit_code}: {log.read_text()[-500:]}"
+            f"{' '.join(command)} ended with {run.exit_code}: {log_path.read_text()[-500:]}"
         )
     return run
 

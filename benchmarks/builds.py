@@ -97,8 +97,8 @@ def environment(work: Path, cache: Path) -> dict[str, str]:
         cache: Folder for hashes of input files.
     """
     variables = dict(os.environ)
-    for name in _DROPPED_VARIABLES:
-        variables.pop(name, None)
+    for variable in _DROPPED_VARIABLES:
+        variables.pop(variable, None)
     import_paths = [str(ROOT / folder) for folder in ("lib", "flows", "tasks", ".")]
     return variables | {
         "PYTHONPYCACHEPREFIX": str(work / "bytecode"),
@@ -129,8 +129,8 @@ def tree_digests(store: Path) -> dict[str, str]:
     root = version_folder(store)
     digests: dict[str, str] = {}
     for path in sorted(root.rglob("*")):
-        name = path.relative_to(root).as_posix()
-        is_temporary = "tmp" in name.split("/")
-        if path.is_file() and not is_temporary and not name.startswith(FREE):
-            digests[name] = hashlib.sha256(path.read_bytes()).hexdigest()
+        relative_path = path.relative_to(root).as_posix()
+        is_temporary = "tmp" in relative_path.split("/")
+        if path.is_file() and not is_temporary and not relative_path.startswith(FREE):
+            digests[relative_path] = hashlib.sha256(path.read_bytes()).hexdigest()
     return digests

@@ -112,11 +112,11 @@ def corpus(data: Path) -> pa.LargeStringArray:
 def tokenizers_of(data: Path) -> Iterator[TokenizerFiles]:
     """Yield the tokenizers of a folder of data. They are decompressed one by one."""
     os.environ |= {"HF_HOME": str(data / "hf"), "HF_HUB_OFFLINE": "1"}
-    for name in HUB_TOKENIZERS:
-        yield load_tokenizer(name)
+    for tokenizer_name in HUB_TOKENIZERS:
+        yield load_tokenizer(tokenizer_name)
     for path in sorted((data / "tokenizers").glob("*/tokenizer.json.xz")):
-        with lzma.open(path) as file:
-            tokenizer_json = file.read()
+        with lzma.open(path) as compressed_file:
+            tokenizer_json = compressed_file.read()
         yield TokenizerFiles(
             name=path.parent.name, files={"tokenizer.json": tokenizer_json}
         )
@@ -138,7 +138,7 @@ def write_hashes(data: Path, target: Path, every: int) -> None:
     for files in tokenizers_of(data):
         strings = text_of_strings([*random_strings(files), *strings_of_all_points()])
         for mode in MODES:
-            began = time.process_time()
+            start_time = time.process_time()
             try:
                 reference = ReferenceBackend(files, literal=mode == "literal")
             except TokenizerError as error:
@@ -150,7 +150,7 @@ def write_hashes(data: Path, target: Path, every: int) -> None:
                 hashes[f"{files.name} {mode} documents"] = hashes_of(
                     reference, documents
                 )
-            seconds = time.process_time() - began
+            seconds = time.process_time() - start_time
             print(f"{files.name} {mode}: {seconds:.1f} CPU s", flush=True)
     np.savez(target, version=np.array(version("tokenizers")), **hashes)
 
@@ -183,9 +183,9 @@ def strings_of_all_points() -> Iterator[str]:
     Each code point follows a letter, a digit and a space.
     """
     points = [point for point in range(_CODE_POINTS) if point not in _SURROGATES]
-    for first in range(0, len(points), POINTS_IN_STRING):
+    for first_index in range(0, len(points), POINTS_IN_STRING):
         pieces: list[str] = []
-        for point in points[first : first + POINTS_IN_STRING]:
+        for point in points[first_index : first_index + POINTS_IN_STRING]:
             character = chr(point)
             pieces.append(f"a{character}1{character} {character}")
         yield "".join(pieces)
@@ -194,8 +194,8 @@ def strings_of_all_points() -> Iterator[str]:
 def hashes_of(reference: ReferenceBackend, text: pa.LargeStringArray) -> UInt64:
     """Return a hash of the ids of each text, uint64[n]."""
     hashes: list[int] = []
-    for first in range(0, len(text), ROWS):
-        for ids in reference.encode(text.slice(first, ROWS)).rows():
+    for first_row in range(0, len(text), ROWS):
+        for ids in reference.encode(text.slice(first_row, ROWS)).rows():
             hashes.append(xxhash.xxh3_64_intdigest(ids.tobytes()))
     return np.array(hashes, np.uint64)
 
@@ -213,16 +213,16 @@ def compare_versions(old: Path, new: Path) -> int:
     new_version = new_hashes["version"]
     print(f"tokenizers {old_version} and {new_version}: texts with other ids")
     total = 0
-    for name in old_hashes.files:
-        if name == "version":
+    for array_name in old_hashes.files:
+        if array_name == "version":
             continue
-        count = len(old_hashes[name])
-        if name not in new_hashes.files:
-            print(f"{name}: {count:,}, refused by {new_version}")
+        count = len(old_hashes[array_name])
+        if array_name not in new_hashes.files:
+            print(f"{array_name}: {count:,}, refused by {new_version}")
             continue
-        differing = np.flatnonzero(old_hashes[name] != new_hashes[name])
+        differing = np.flatnonzero(old_hashes[array_name] != new_hashes[array_name])
         examples = differing[:5].tolist() or ""
-        print(f"{name}: {count:,}, {len(differing)} differ {examples}")
+        print(f"{array_name}: {count:,}, {len(differing)} differ {examples}")
         total += len(differing)
     return total
 
@@ -255,20 +255,20 @@ def compare(files: TokenizerFiles, mode: str, text: pa.LargeStringArray) -> int:
     reference = Encoder(files, engine="tokenizers", special_tokens_in_text=mode)
     chosen_seconds = 0.0
     reference_seconds = 0.0
-    tokens = 0
+    token_count = 0
     differing = 0
-    for first in range(0, len(text), ROWS):
-        batch = text.slice(first, ROWS)
-        began = time.process_time()
+    for first_row in range(0, len(text), ROWS):
+        batch = text.slice(first_row, ROWS)
+        start_time = time.process_time()
         encoded = chosen.encode(batch)
         middle = time.process_time()
         expected = reference.encode(batch)
-        chosen_seconds += middle - began
+        chosen_seconds += middle - start_time
         reference_seconds += time.process_time() - middle
-        tokens += len(expected.ids)
+        token_count += len(expected.ids)
         differing += _count_differing(encoded, expected)
     print(
-        f"{files.name} {mode}: {choice.engine}, {len(text)} documents, {tokens} tokens, {differing} differ; "
+        f"{files.name} {mode}: {choice.engine}, {len(text)} documents, {token_count} tokens, {differing} differ; "
         f"CPU {chosen_seconds:.1f} s against {reference_seconds:.1f} s",
         flush=True,
     )

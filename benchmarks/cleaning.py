@@ -163,11 +163,13 @@ def run(command: Sequence[str], work: Path, name: str) -> float:
     Raises:
         RuntimeError: The command failed.
     """
-    env = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'lib'}"}
-    log = work / f"{name}.log"
-    measured = measure(command, report=work / f"{name}.json", log=log, env=env)
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'lib'}"}
+    log_path = work / f"{name}.log"
+    measured = measure(
+        command, report=work / f"{name}.json", log=log_path, env=environment
+    )
     if measured.exit_code:
-        raise RuntimeError(f"{name} failed; see {log}")
+        raise RuntimeError(f"{name} failed; see {log_path}")
     print(
         f"  {name}: {measured.cpu:.1f} CPU s, peak {measured.peak_bytes >> 20} MiB",
         file=sys.stderr,
@@ -206,10 +208,10 @@ def measure_clusters(
     for word_source in _WORD_SOURCES:
         output = work / f"datatrove-{word_source}"
         command = _datatrove_command("minhash", source, output, word_source)
-        name = f"{word_source} words"
-        cpu[name] = run(command, work, output.name)
+        system_name = f"{word_source} words"
+        cpu[system_name] = run(command, work, output.name)
         clusters = json.loads((output / "clusters.json").read_text())
-        pairs[name] = pairs_of(
+        pairs[system_name] = pairs_of(
             {int(document): cluster for document, cluster in clusters.items()}
         )
     # 2. True similarity of all pairs that were planted or found.
@@ -240,8 +242,8 @@ def measure_clusters(
         ),
     ]
     # 4. Both compared with the truth.
-    for name, label in (("ours", "tokenlake"), ("own words", "datatrove")):
-        recall = len(pairs[name] & near) / max(1, len(near))
+    for system_name, label in (("ours", "tokenlake"), ("own words", "datatrove")):
+        recall = len(pairs[system_name] & near) / max(1, len(near))
         goals.append(
             Goal(
                 f"{label}: recall of pairs with Jaccard >= {NEAR}",
@@ -250,11 +252,11 @@ def measure_clusters(
                 0.9,
             )
         )
-        dissimilar = {pair for pair in pairs[name] if similarities[pair] < 0.5}
+        dissimilar = {pair for pair in pairs[system_name] if similarities[pair] < 0.5}
         goals.append(
             Goal(
-                f"{label}: share of its {len(pairs[name])} pairs with Jaccard < 0.5",
-                len(dissimilar) / max(1, len(pairs[name])),
+                f"{label}: share of its {len(pairs[system_name])} pairs with Jaccard < 0.5",
+                len(dissimilar) / max(1, len(pairs[system_name])),
                 "at most",
                 0.02,
             )
@@ -285,7 +287,9 @@ def measure_verdicts(
     Returns:
         Goals, and a note for each filter with different verdicts.
     """
-    judges = {name: open_quality(filters) for name, filters in OURS.items()}
+    judges = {
+        filter_name: open_quality(filters) for filter_name, filters in OURS.items()
+    }
     goals: list[Goal] = []
     notes: list[str] = []
     for word_source in _WORD_SOURCES:
@@ -293,21 +297,21 @@ def measure_verdicts(
         command = _datatrove_command("filters", source, output, word_source)
         run(command, work, output.name)
         all_verdicts = json.loads((output / "verdicts.json").read_text())
-        for name, judge in judges.items():
+        for filter_name, judge in judges.items():
             # Count the documents that only one of both removes, by their reasons.
             differences: Counter[str] = Counter()
             for text, verdicts in zip(texts, all_verdicts, strict=True):
                 reason = judge(text)
-                if (reason is None) != (name not in verdicts):
+                if (reason is None) != (filter_name not in verdicts):
                     our_reason = (reason or "kept").rpartition(".")[2]
-                    their_reason = verdicts.get(name, "kept")
+                    their_reason = verdicts.get(filter_name, "kept")
                     differences[f"{our_reason} / {their_reason}"] += 1
             max_differences = 0.05 * len(texts)
             if word_source == "ours":
                 max_differences = 0  # the same words give the same verdicts
             goals.append(
                 Goal(
-                    f"{name}: verdicts of {len(texts)} that differ, {word_source} words",
+                    f"{filter_name}: verdicts of {len(texts)} that differ, {word_source} words",
                     differences.total(),
                     "at most",
                     max_differences,
@@ -315,7 +319,7 @@ def measure_verdicts(
             )
             if differences:
                 notes.append(
-                    f"{name}, {word_source} words, ours / theirs: {dict(differences.most_common(6))}"
+                    f"{filter_name}, {word_source} words, ours / theirs: {dict(differences.most_common(6))}"
                 )
     return goals, notes
 

@@ -217,7 +217,7 @@ def measure_parts(work: Path, source: Input, vocabulary: Vocabulary) -> PartTime
         source: Input.
         vocabulary: Tokenizer.
     """
-    env = builds.environment(work, work / "cores-cache")
+    environment = builds.environment(work, work / "cores-cache")
     # 1. A worker that builds small units, one that builds large units, and one that
     #    only loads the tokenizer.
     store = work / "cores-store"
@@ -227,31 +227,31 @@ def measure_parts(work: Path, source: Input, vocabulary: Vocabulary) -> PartTime
     large_config = builds.write_config(
         work / "cores-large.json", source, vocabulary, store, _LARGE_UNIT
     )
-    small = _worker_times(small_config, "gate", env)
-    large = _worker_times(large_config, "gate", env)
-    warm = _worker_times(large_config, "warm", env)
+    small = _worker_times(small_config, "gate", environment)
+    large = _worker_times(large_config, "gate", environment)
+    warm = _worker_times(large_config, "warm", environment)
     # 2. The seconds of a unit are a linear function of its size. Two points determine
     #    it: the median unit of each size.
     small_bytes, small_seconds = _median_unit(small["units"])
     large_bytes, large_seconds = _median_unit(large["units"])
-    byte = (large_seconds - small_seconds) / (large_bytes - small_bytes)
+    seconds_per_byte = (large_seconds - small_seconds) / (large_bytes - small_bytes)
     # 3. The bare loop.
     output = _new_folder(work / "cores-bare")
     arguments = [source.folder, vocabulary.folder, vocabulary.eos, str(output), "1"]
     program = "benchmarks.systems.bare_parts"
-    bare = _json_output([sys.executable, "-m", program, *arguments], env)
+    bare = _json_output([sys.executable, "-m", program, *arguments], environment)
     shutil.rmtree(output)
     shutil.rmtree(store, ignore_errors=True)
     # 4. The imports.
-    imports = _json_output([sys.executable, "-c", _IMPORTS], env)
+    imports = _json_output([sys.executable, "-c", _IMPORTS], environment)
     return PartTimes(
         parent=imports["parent"],
         plan=small["plan"],
         start=imports["worker"],
         gate=small["gate"],
         warm=warm["warm"],
-        unit=max(0.0, small_seconds - byte * small_bytes),
-        byte=byte,
+        unit=max(0.0, small_seconds - seconds_per_byte * small_bytes),
+        byte=seconds_per_byte,
         bare_start=bare["start"],
         bare_byte=bare["loop"] / bare["bytes"],
     )
@@ -310,16 +310,16 @@ def _wall_seconds(
     Raises:
         RuntimeError: A command failed.
     """
-    began = time.monotonic()
-    with log.open("wb") as sink:
+    start_time = time.monotonic()
+    with log.open("wb") as output_file:
         processes = [
             subprocess.Popen(
                 command,
                 env=env,
                 cwd=ROOT,
                 stdin=subprocess.DEVNULL,
-                stdout=sink,
-                stderr=sink,
+                stdout=output_file,
+                stderr=output_file,
             )
             for command in commands
         ]
@@ -328,7 +328,7 @@ def _wall_seconds(
         raise RuntimeError(
             f"a run ended with {max(exit_codes)}; its output is in {log}"
         )
-    return time.monotonic() - began
+    return time.monotonic() - start_time
 
 
 def _time_build(
@@ -338,9 +338,9 @@ def _time_build(
     store = work / "cores-store"
     shutil.rmtree(store, ignore_errors=True)
     config = builds.write_config(work / "cores.json", source, vocabulary, store)
-    env = builds.environment(work, work / "cores-cache")
+    environment = builds.environment(work, work / "cores-cache")
     command = builds.library_command(config, workers)
-    return _wall_seconds([command], env, work / "cores.log")
+    return _wall_seconds([command], environment, work / "cores.log")
 
 
 def _time_bare_loop(
@@ -363,9 +363,9 @@ def _time_bare_loop(
         output = _new_folder(work / "cores-bare" / str(number))
         arguments = [str(folder), vocabulary.folder, vocabulary.eos, str(output), "1"]
         commands.append([sys.executable, "-m", program, *arguments])
-    env = builds.environment(work, work / "cores-cache")
+    environment = builds.environment(work, work / "cores-cache")
     try:
-        return _wall_seconds(commands, env, work / "cores-bare.log")
+        return _wall_seconds(commands, environment, work / "cores-bare.log")
     finally:
         shutil.rmtree(work / "cores-shares")
         shutil.rmtree(work / "cores-bare")
@@ -404,15 +404,15 @@ def print_measured(
         "| tokenizer | workers | build, s | bare loop, s | ratio |\n|---|---|---|---|---|",
         flush=True,
     )
-    for name in names:
-        vocabulary = obtain(name, work, maker)
+    for tokenizer_name in names:
+        vocabulary = obtain(tokenizer_name, work, maker)
         # Warm up: the first build compiles modules and fills caches.
         _time_build(work, source, vocabulary, max(worker_counts))
         for workers in worker_counts:
             wall = _time_build(work, source, vocabulary, workers)
             bare = _time_bare_loop(work, pieces, vocabulary, workers)
             print(
-                f"| {name} | {workers} | {wall:.2f} | {bare:.2f} | {wall / bare:.2f} |",
+                f"| {tokenizer_name} | {workers} | {wall:.2f} | {bare:.2f} | {wall / bare:.2f} |",
                 flush=True,
             )
     shutil.rmtree(work / "cores-pieces")
@@ -434,12 +434,12 @@ def print_simulated(
     source = maker.make(_SAMPLE_MEGABYTES)
     size = int(megabytes * 1e6 * source.file_bytes / source.text_bytes)
     fields = ("parent", "plan", "start", "gate", "warm", "unit", "bare_start")
-    for name in names:
-        vocabulary = obtain(name, work, maker)
+    for tokenizer_name in names:
+        vocabulary = obtain(tokenizer_name, work, maker)
         parts = measure_parts(work, source, vocabulary)
         times = [f"{field} {getattr(parts, field) * 1e3:.0f} ms" for field in fields]
         rates = f"{1e-6 / parts.byte:.0f} MB/s a worker, bare {1e-6 / parts.bare_byte:.0f} MB/s"
-        print(f"\n{name}: {', '.join(times)}; {rates}\n")
+        print(f"\n{tokenizer_name}: {', '.join(times)}; {rates}\n")
         print_table(parts, size, worker_counts)
 
 

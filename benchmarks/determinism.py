@@ -92,17 +92,17 @@ class Determinism:
             "library": builds.library_command,
             "tokenlake run": builds.flow_command,
         }
-        names = [list(commands)[number % 2] for number in range(times)]
+        runners = [list(commands)[number % 2] for number in range(times)]
         # Wall seconds of a complete build bound the moments.
         wall_seconds: dict[str, float] = {}
-        for name in dict.fromkeys(names):
-            _, run = self._build("compared", commands[name], 2)
-            wall_seconds[name] = run.wall
+        for runner in dict.fromkeys(runners):
+            _, run = self._build("compared", commands[runner], 2)
+            wall_seconds[runner] = run.wall
         generator = random.Random(seed)
         trials: list[Trial] = []
-        for name in names:
-            moment = generator.uniform(0.2, wall_seconds[name])
-            trials.append(self._kill_once(name, commands[name], moment))
+        for runner in runners:
+            moment = generator.uniform(0.2, wall_seconds[runner])
+            trials.append(self._kill_once(runner, commands[runner], moment))
         return trials
 
     def _kill_once(self, name: str, make_command: MakeCommand, moment: float) -> Trial:
@@ -163,18 +163,18 @@ class Determinism:
         config = builds.write_config(
             output / "bench.yaml", self._source, self._vocabulary, store, UNIT_SIZE
         )
-        log = self._work / "logs" / "determinism.log"
-        log.parent.mkdir(exist_ok=True)
+        log_path = self._work / "logs" / "determinism.log"
+        log_path.parent.mkdir(exist_ok=True)
         run = measure(
             make_command(config, workers),
             report=output / "measured.json",
-            log=log,
+            log=log_path,
             env=builds.environment(self._work, output / "hash-cache"),
             kill_after=kill_after,
         )
         if run.exit_code != 0 and not run.killed:
             raise RuntimeError(
-                f"the build ended with exit code {run.exit_code}; its output is in {log}"
+                f"the build ended with exit code {run.exit_code}; its output is in {log_path}"
             )
         return store, run
 

@@ -271,13 +271,13 @@ def fuzz(
         compared_strings += len(texts)
         located_strings += pairs[0].located(texts)
 
-    began = time.process_time()
+    start_time = time.process_time()
     run()
     return FuzzResult(
         strings=compared_strings,
         tokens=compared_tokens,
         located=located_strings,
-        seconds=time.process_time() - began,
+        seconds=time.process_time() - start_time,
     )
 
 
@@ -302,11 +302,11 @@ class Stopwatch:
 
     def __enter__(self) -> Stopwatch:
         def timed(*args: Any, **options: Any) -> Any:
-            began = time.thread_time()
+            start_time = time.thread_time()
             try:
                 return self._method(*args, **options)
             finally:
-                self.seconds += time.thread_time() - began
+                self.seconds += time.thread_time() - start_time
 
         setattr(self._owner, self._name, timed)
         return self
@@ -329,14 +329,14 @@ def measure_cost(files: TokenizerFiles, documents: list[str], work: Path) -> Gat
     beginnings = [text[:_SAMPLE_CHARACTERS] for text in documents[:_SAMPLE_TEXTS]]
     gate_seconds: list[float] = []
     for places in (False, True):
-        began = time.process_time()
+        start_time = time.process_time()
         choose_encoder(files, "auto", "literal", beginnings, places=places)
-        gate_seconds.append(time.process_time() - began)
+        gate_seconds.append(time.process_time() - start_time)
     # 2. The build of the shard.
     tokenizer_folder = work / "tokenizer"
     tokenizer_folder.mkdir(parents=True)
-    for name, data in files.files.items():
-        (tokenizer_folder / name).write_bytes(data)
+    for file_name, data in files.files.items():
+        (tokenizer_folder / file_name).write_bytes(data)
     table = pa.table({"text": pa.array(documents, pa.large_string())})
     pq.write_table(table, work / "in.parquet")
     dataset = {
@@ -451,18 +451,20 @@ def print_fuzz_table(
     total = 0
     if not strings:
         all_files = {}
-    for name, files in all_files.items():
+    for tokenizer_name, files in all_files.items():
         choice, _ = choose_encoder(files, "auto", "encode", add_special_tokens=False)
         try:
             result = fuzz(files, strings, first_seed)
         except AssertionError as error:
             failures += 1
-            print(f"| {name} | {choice.engine} | | | | | {error} |", flush=True)
+            print(
+                f"| {tokenizer_name} | {choice.engine} | | | | | {error} |", flush=True
+            )
             continue
         total += result.strings
         located_share = result.located / result.strings
         print(
-            f"| {name} | {choice.engine} | {result.strings:,} | {result.tokens:,} | {located_share:.1%} | "
+            f"| {tokenizer_name} | {choice.engine} | {result.strings:,} | {result.tokens:,} | {located_share:.1%} | "
             f"{result.seconds:.0f} | equal |",
             flush=True,
         )
@@ -484,11 +486,11 @@ def print_cost_table(all_files: dict[str, TokenizerFiles]) -> None:
         "| tokenizer | gate, CPU s | with places, CPU s | shard, CPU s | samples, share of it |"
     )
     print("|---|---|---|---|---|", flush=True)
-    for name, files in all_files.items():
+    for tokenizer_name, files in all_files.items():
         with tempfile.TemporaryDirectory() as work:
             cost = measure_cost(files, documents, Path(work) / "work")
         print(
-            f"| {name} | {cost.gate:.2f} | {cost.gate_with_places:.2f} | {cost.shard:.2f} | "
+            f"| {tokenizer_name} | {cost.gate:.2f} | {cost.gate_with_places:.2f} | {cost.shard:.2f} | "
             f"{cost.sample_share:.1%} |",
             flush=True,
         )

@@ -129,15 +129,15 @@ def _cpu_seconds(
     shutil.rmtree(folder, ignore_errors=True)
     data_folder = folder / "data"
     data_folder.mkdir(parents=True)
-    data = data_folder / "a.jsonl"
-    with data.open("w") as file:
+    data_path = data_folder / "a.jsonl"
+    with data_path.open("w") as data_file:
         for number in range(_RECORDS * units):
-            file.write(json.dumps({"text": f"{number} {_TEXT}"}) + "\n")
+            data_file.write(json.dumps({"text": f"{number} {_TEXT}"}) + "\n")
     config = {
         "name": "tiny",
         "datasets": [{"name": "tiny", "data_files": str(data_folder)}],
         "default_tokenizer": vocabulary.folder,
-        "source": {"unit_size": data.stat().st_size // units + 1},
+        "source": {"unit_size": data_path.stat().st_size // units + 1},
         "pack": {"enabled": True, "seq_length": 512},
         "save": {"output_dir": str(folder / "store")},
     }
@@ -146,18 +146,18 @@ def _cpu_seconds(
     # 2. The build. Processes of Ray ignore SIGCHLD and are billed to nobody: their
     #    sampled CPU seconds count.
     is_ray = executor == "ray"
-    log = folder / "run.log"
+    log_path = folder / "run.log"
     program = "benchmarks.engines"
     run = measure(
         [sys.executable, "-m", program, executor, str(config_path)],
         report=folder / "measured.json",
-        log=log,
+        log=log_path,
         env=builds.environment(folder.parent, folder / "cache"),
         billed=not is_ray,
     )
     if run.exit_code:
         raise RuntimeError(
-            f"{executor} ended with {run.exit_code}: {log.read_text()[-2000:]}"
+            f"{executor} ended with {run.exit_code}: {log_path.read_text()[-2000:]}"
         )
     if is_ray:
         return max(run.cpu, run.sampled_cpu)

@@ -101,8 +101,8 @@ def measure(folder: Path) -> CodeStatistics:
     sources = [read(path) for path in sorted(folder.rglob("*.py"))]
     statistics = CodeStatistics(sources)
     modules = {_module_name(source.path, folder): source for source in sources}
-    for name, source in modules.items():
-        _count(statistics, source, name, modules)
+    for module_name, source in modules.items():
+        _count(statistics, source, module_name, modules)
     return statistics
 
 
@@ -156,9 +156,9 @@ def cycles(edges: Graph) -> list[list[str]]:
 def shared_names(statistics: CodeStatistics) -> dict[str, list[str]]:
     """Return the class names that several modules define, with these modules."""
     shared: dict[str, list[str]] = {}
-    for name, modules in sorted(statistics.names.items()):
+    for class_name, modules in sorted(statistics.names.items()):
         if len(modules) > 1:
-            shared[name] = sorted(modules)
+            shared[class_name] = sorted(modules)
     return shared
 
 
@@ -295,8 +295,8 @@ def main() -> None:
     print("\n".join(summary(statistics)))
     for group in cycles(statistics.edges):
         print("cycle:", ", ".join(group))
-    for name, modules in shared_names(statistics).items():
-        print(f"{name}: {', '.join(modules)}")
+    for class_name, modules in shared_names(statistics).items():
+        print(f"{class_name}: {', '.join(modules)}")
 
 
 if __name__ == "__main__":

@@ -263,23 +263,23 @@ def write_parts(
     """
     kinds: dict[str, int] = {}
     document_count = 0
-    total = 0
-    largest = 0
+    total_bytes = 0
+    largest_document = 0
     for part in range(PARTS):
-        with (folder / f"part-{part:02d}.jsonl").open("wb") as sink:
+        with (folder / f"part-{part:02d}.jsonl").open("wb") as output_file:
             while True:  # at least one document in every part
                 kind, text = next(source)
-                sink.write(
+                output_file.write(
                     orjson.dumps({"text": text}, option=orjson.OPT_APPEND_NEWLINE)
                 )
-                size = len(text.encode())
+                text_bytes = len(text.encode())
                 document_count += 1
-                total += size
-                largest = max(largest, size)
-                kinds[kind] = kinds.get(kind, 0) + size
-                if total * PARTS >= min_bytes * (part + 1):
+                total_bytes += text_bytes
+                largest_document = max(largest_document, text_bytes)
+                kinds[kind] = kinds.get(kind, 0) + text_bytes
+                if total_bytes * PARTS >= min_bytes * (part + 1):
                     break
-    return _counts(document_count, total, largest, kinds)
+    return _counts(document_count, total_bytes, largest_document, kinds)
 
 
 def _write_one_document(
@@ -288,18 +288,18 @@ def _write_one_document(
     """Write a single document that joins texts until `min_bytes` are reached."""
     kinds: dict[str, int] = {}
     texts: list[str] = []
-    total = 0
+    total_bytes = 0
     for kind, text in documents(files):
         texts.append(text)
-        size = len(text.encode())
-        total += size
-        kinds[kind] = kinds.get(kind, 0) + size
-        if total >= min_bytes:
+        text_bytes = len(text.encode())
+        total_bytes += text_bytes
+        kinds[kind] = kinds.get(kind, 0) + text_bytes
+        if total_bytes >= min_bytes:
             break
     row = {"text": "".join(texts)}
     line = orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE)
     (folder / "part-00.jsonl").write_bytes(line)
-    return _counts(1, total, total, kinds)
+    return _counts(1, total_bytes, total_bytes, kinds)
 
 
 def _counts(

@@ -158,21 +158,24 @@ def measure_packing(
     # 1. The packers that are installed.
     peers: list[str] = []
     notes: list[str] = []
-    for name, peer in PEERS.items():
+    for packer_name, peer in PEERS.items():
         reason = peer.missing()
         if reason is None:
-            peers.append(name)
+            peers.append(packer_name)
         else:
-            notes.append(f"{name} left out of packing, {reason}")
+            notes.append(f"{packer_name} left out of packing, {reason}")
     # 2. All packers on all documents.
     runs: list[PackingRun] = []
     goals: list[Goal] = []
-    for lengths in _all_lengths(work, vocabulary, quick=quick):
-        print(f"packing {lengths.describe()}", file=sys.stderr, flush=True)
-        our_runs = {name: _run_strategy(lengths, name, repeats) for name in STRATEGIES}
-        peer_runs = [_run_peer(lengths, name) for name in peers]
+    for documents in _all_lengths(work, vocabulary, quick=quick):
+        print(f"packing {documents.describe()}", file=sys.stderr, flush=True)
+        our_runs = {
+            packer_name: _run_strategy(documents, packer_name, repeats)
+            for packer_name in STRATEGIES
+        }
+        peer_runs = [_run_peer(documents, packer_name) for packer_name in peers]
         runs += [*our_runs.values(), *peer_runs]
-        goals += _goals(lengths, our_runs["best_fit"], peer_runs)
+        goals += _goals(documents, our_runs["best_fit"], peer_runs)
     return runs, goals, notes
 
 
@@ -234,10 +237,10 @@ def _run_strategy(lengths: Lengths, strategy: str, repeats: int) -> PackingRun:
         placements.append(_placement(window, plan_segments(window, pack)))
     times: list[float] = []
     for _ in range(max(repeats, 3)):
-        began = time.process_time()
+        start_time = time.process_time()
         for window in lengths.windows:
             plan_segments(window, pack)
-        times.append(time.process_time() - began)
+        times.append(time.process_time() - start_time)
     return _packing_run(lengths, strategy, placements, statistics.median(times))
 
 
@@ -298,19 +301,21 @@ def _all_lengths(
     """Yield all documents to pack: real corpora, repeated ones, and random lengths."""
     # 1. Each real corpus, in a single window.
     corpora: dict[str, Int64] = {}
-    for name in (*_CHATS, *_TEXTS):
-        corpus = _corpus_lengths(work, vocabulary, name)
+    for corpus_name in (*_CHATS, *_TEXTS):
+        corpus = _corpus_lengths(work, vocabulary, corpus_name)
         if corpus is not None:
-            corpora[name] = corpus
-    for name, corpus in corpora.items():
-        yield Lengths(name, (corpus,))
+            corpora[corpus_name] = corpus
+    for corpus_name, corpus in corpora.items():
+        yield Lengths(corpus_name, (corpus,))
     # 2. Real lengths that are repeated to fill several windows.
     windows = 1 if quick else 4
     for label, names, rate in (
         ("conversations", _CHATS, SHORT_RATE),
         ("documents", _TEXTS, LONG_RATE),
     ):
-        parts = [corpora[name] for name in names if name in corpora]
+        parts = [
+            corpora[corpus_name] for corpus_name in names if corpus_name in corpora
+        ]
         if parts:
             repeated = _windows(np.concatenate(parts), windows)
             yield Lengths(f"{label}, many times over", repeated, rate)

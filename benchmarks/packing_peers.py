@@ -75,14 +75,14 @@ class Trl:
         ids: Any = pa.LargeListArray.from_arrays(offsets, tokens)
         dataset = datasets.Dataset(pa.table({"input_ids": ids}))
         # 2. Packing, which also copies the tokens.
-        began = time.process_time()
+        start_time = time.process_time()
         packed = trl.pack_dataset(
             dataset,
             seq_length,
             self.strategy,
             map_kwargs={"batch_size": len(lengths), "keep_in_memory": True},
         )
-        seconds = time.process_time() - began
+        seconds = time.process_time() - start_time
         # 3. The number of packed tokens.
         column = packed.with_format("arrow")["input_ids"]
         chunks = getattr(column, "chunks", [column])
@@ -117,13 +117,13 @@ class OlmoCore:
         # Begin and end of each piece in the sequence of all tokens.
         ends = np.cumsum(pieces)
         bounds = np.stack([ends - pieces, ends], axis=1).astype(np.uint64)
-        began = time.process_time()
+        start_time = time.process_time()
         rows, _, packed_tokens = packer.pack_documents(bounds)
         return Placement(
             rows=len(rows),
             cut=int((lengths > seq_length).sum()),
             lost=int(lengths.sum()) - int(packed_tokens),
-            seconds=time.process_time() - began,
+            seconds=time.process_time() - start_time,
         )
 
     def _pieces(self, lengths: Int64, seq_length: int) -> Int64:

@@ -185,8 +185,8 @@ def make_tree(root: Path, files: int, *, parquet: bool = True) -> Path:
 def _tokenizer(folder: Path) -> Path:
     """Write a tiny tokenizer, and return its folder."""
     folder.mkdir(parents=True, exist_ok=True)
-    for name, data in train_bpe([__doc__ or ""], vocab_size=300).files.items():
-        (folder / name).write_bytes(data)
+    for file_name, data in train_bpe([__doc__ or ""], vocab_size=300).files.items():
+        (folder / file_name).write_bytes(data)
     return folder
 
 
@@ -217,20 +217,20 @@ def _time_steps(tree: Path, tokenizer: Path, cache: Path) -> StepTimes:
     """Time the steps before a plan, in this process."""
     build = _resolve_build(tree, tokenizer, cache)
     source = build.sources[0]
-    began = time.monotonic()
+    start_time = time.monotonic()
     list_inputs(source, hashed=False)
-    listing_seconds = time.monotonic() - began
+    listing_seconds = time.monotonic() - start_time
     # Hashing lists the files once more.
-    began = time.monotonic()
+    start_time = time.monotonic()
     with HashCache() as hash_cache:
         files = list_inputs(source, hash_threads=build.hash_threads, cache=hash_cache)
-    listing_and_hashing_seconds = time.monotonic() - began
-    began = time.monotonic()
+    listing_and_hashing_seconds = time.monotonic() - start_time
+    start_time = time.monotonic()
     split_files(files, build.unit_size, threads=build.hash_threads)
     return StepTimes(
         listing=listing_seconds,
         hashing=listing_and_hashing_seconds - listing_seconds,
-        footers=time.monotonic() - began,
+        footers=time.monotonic() - start_time,
         peak_bytes=_peak_bytes(),
     )
 

@@ -140,21 +140,21 @@ def _run(work: Path, case: ReadCase, system: str, *, is_measured: bool) -> None:
         is_measured: False for a warm-up.
     """
     # 1. Run the reader in a new process.
-    log = work / "logs" / f"read-{system}.log"
+    log_path = work / "logs" / f"read-{system}.log"
     counts_path = work / "scratch" / "read.txt"
-    for path in (log, counts_path):
+    for path in (log_path, counts_path):
         path.parent.mkdir(exist_ok=True, parents=True)
     program = "benchmarks.systems.readers"
     arguments = [system, case.kind, case.path, str(counts_path)]
     run = measure(
         [sys.executable, "-m", program, *arguments],
         report=work / "scratch" / "read.json",
-        log=log,
+        log=log_path,
     )
     # 2. Check that it read all rows.
     failure: str | None = None
     if run.exit_code:
-        failure = f"exit code {run.exit_code}, see {log}"
+        failure = f"exit code {run.exit_code}, see {log_path}"
     else:
         counts = tuple(map(int, counts_path.read_text().split()))
         expected = (case.rows, case.text_bytes)
@@ -208,7 +208,7 @@ def _texts(maker: InputMaker, size: int, *, are_short: bool) -> list[str]:
         are_short: True for paragraphs of at most 1,000 characters, False for files.
     """
     texts: list[str] = []
-    total = 0
+    character_count = 0
     for _, document in documents(maker.files()):
         pieces = [document]
         if are_short:
@@ -216,18 +216,18 @@ def _texts(maker: InputMaker, size: int, *, are_short: bool) -> list[str]:
         for piece in pieces:
             if piece.strip() and "\0" not in piece:
                 texts.append(piece)
-                total += len(piece)
-        if total >= size:
+                character_count += len(piece)
+        if character_count >= size:
             break
     return texts
 
 
 def _write_jsonl(path: Path, texts: Sequence[str]) -> None:
     """Write texts as JSON Lines, with columns id, text and lang."""
-    with path.open("wb") as sink:
+    with path.open("wb") as output_file:
         for index, text in enumerate(texts):
             record = {"id": index, "text": text, "lang": "en"}
-            sink.write(orjson.dumps(record, option=orjson.OPT_APPEND_NEWLINE))
+            output_file.write(orjson.dumps(record, option=orjson.OPT_APPEND_NEWLINE))
 
 
 def _write_parquet(path: Path, texts: Sequence[str]) -> None:
@@ -235,18 +235,20 @@ def _write_parquet(path: Path, texts: Sequence[str]) -> None:
     schema = pa.schema([("id", pa.int64()), ("text", pa.large_string())])
     with pq.ParquetWriter(
         path, schema, compression="zstd", write_page_checksum=True
-    ) as sink:
+    ) as output_file:
         for first in range(0, len(texts), _GROUP_ROWS):
             group_texts = texts[first : first + _GROUP_ROWS]
             ids = pa.array(range(first, first + len(group_texts)), pa.int64())
             values = pa.array(group_texts, pa.large_string())
-            sink.write_batch(pa.RecordBatch.from_arrays([ids, values], schema=schema))
+            output_file.write_batch(
+                pa.RecordBatch.from_arrays([ids, values], schema=schema)
+            )
 
 
 def _write_csv(path: Path, texts: Sequence[str]) -> None:
     """Write texts as CSV, with columns id and text."""
-    with path.open("w", newline="", encoding="utf-8") as sink:
-        writer = csv.writer(sink)
+    with path.open("w", newline="", encoding="utf-8") as output_file:
+        writer = csv.writer(output_file)
         writer.writerow(["id", "text"])
         writer.writerows(enumerate(texts))
 
@@ -272,22 +274,22 @@ def measure_large(work: Path, maker: InputMaker, gigabytes: float) -> list[Goal]
     """
     texts = _texts(maker, 64_000_000, are_short=False)
     goals: list[Goal] = []
-    for name in ("large.jsonl.zst", "large.jsonl", "large.parquet", "large.csv"):
-        kind = name.split(".")[1]
-        path = work / "scratch" / name
+    for file_name in ("large.jsonl.zst", "large.jsonl", "large.parquet", "large.csv"):
+        kind = file_name.split(".")[1]
+        path = work / "scratch" / file_name
         path.parent.mkdir(exist_ok=True)
-        rows, size = _write_large(path, kind, texts, int(gigabytes * 1e9))
+        rows, text_bytes = _write_large(path, kind, texts, int(gigabytes * 1e9))
         case = ReadCase(
-            name=name, kind=kind, path=str(path), text_bytes=size, rows=rows
+            name=file_name, kind=kind, path=str(path), text_bytes=text_bytes, rows=rows
         )
         _run(work, case, "tokenlake", is_measured=True)
         path.unlink()
         if case.failures:
-            raise RuntimeError(f"{name}: {case.failures['tokenlake']}")
+            raise RuntimeError(f"{file_name}: {case.failures['tokenlake']}")
         peak_bytes = case.runs["tokenlake"][0].peak_bytes
         goals.append(
             Goal(
-                f"reading {size / 1e9:.1f} GB of text from {name}: peak memory",
+                f"reading {text_bytes / 1e9:.1f} GB of text from {file_name}: peak memory",
                 peak_bytes / 1e6,
                 "at most",
                 PEAK_BYTES / 1e6,
@@ -325,10 +327,10 @@ def _write_large(
         header = lines[:header_end]
         lines = lines[header_end:]
         codec = "zstd" if path.suffix == ".zst" else None
-        with pa.output_stream(str(path), compression=codec) as sink:
-            sink.write(header)
+        with pa.output_stream(str(path), compression=codec) as output_file:
+            output_file.write(header)
             for _ in range(passes):
-                sink.write(lines)
+                output_file.write(lines)
     return len(texts) * passes, pass_bytes * passes
 
 
@@ -338,9 +340,9 @@ def _write_large_parquet(path: Path, texts: Sequence[str], passes: int) -> None:
     table = pa.table({"id": ids, "text": pa.array(texts, pa.large_string())})
     with pq.ParquetWriter(
         path, table.schema, compression="zstd", write_page_checksum=True
-    ) as sink:
+    ) as output_file:
         for _ in range(passes):
-            sink.write_table(table, row_group_size=_LARGE_GROUP_ROWS)
+            output_file.write_table(table, row_group_size=_LARGE_GROUP_ROWS)
 
 
 def measure_seek(cases: Sequence[ReadCase], repeats: int = 25) -> list[Goal]:
@@ -364,9 +366,9 @@ def measure_seek(cases: Sequence[ReadCase], repeats: int = 25) -> list[Goal]:
         milliseconds: list[float] = []
         for turn in range(repeats):
             row = case.rows * turn // repeats
-            began = time.perf_counter()
+            start_time = time.perf_counter()
             next(iter(source.open_shard_at_row(shard, row)))
-            milliseconds.append((time.perf_counter() - began) * 1e3)
+            milliseconds.append((time.perf_counter() - start_time) * 1e3)
         goals.append(
             Goal(
                 f"seek to a row, {case.name}: median (largest {max(milliseconds):.0f} ms)",

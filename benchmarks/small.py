@@ -89,9 +89,11 @@ def measure_small(
                 folder / "many.json", text, vocabulary, str(unit_bytes)
             ),
         }
-        for name, command in commands.items():
-            runs[name].append(_cpu_seconds(folder, command))
-    medians = {name: statistics.median(seconds) for name, seconds in runs.items()}
+        for run_name, command in commands.items():
+            runs[run_name].append(_cpu_seconds(folder, command))
+    medians = {
+        run_name: statistics.median(seconds) for run_name, seconds in runs.items()
+    }
     # 3. The number of units of the last build, which is one of many units.
     last_store = max(stores.iterdir(), key=lambda store: int(store.name))
     ledger = builds.version_folder(last_store) / "ledger"
@@ -114,7 +116,9 @@ def measure_small(
             " CPU ms",
         ),
     ]
-    spans = ", ".join(f"{name} {_span(seconds)}" for name, seconds in runs.items())
+    spans = ", ".join(
+        f"{run_name} {_span(seconds)}" for run_name, seconds in runs.items()
+    )
     return goals, [f"small files and units ({built_units:,} of them), CPU s: {spans}"]
 
 
@@ -151,8 +155,12 @@ def _records(source: Input) -> Iterator[bytes]:
         with path.open("rb") as lines:
             for line in lines:
                 text = orjson.loads(line)["text"]
-                for first in range(0, len(text), _RECORD_CHARACTERS):
-                    record = {"text": text[first : first + _RECORD_CHARACTERS]}
+                for first_character in range(0, len(text), _RECORD_CHARACTERS):
+                    record = {
+                        "text": text[
+                            first_character : first_character + _RECORD_CHARACTERS
+                        ]
+                    }
                     yield orjson.dumps(record, option=orjson.OPT_APPEND_NEWLINE)
 
 
@@ -195,17 +203,17 @@ def _cpu_seconds(folder: Path, command: list[str]) -> float:
     Raises:
         RuntimeError: The command failed.
     """
-    log = folder / "run.log"
+    log_path = folder / "run.log"
     cache = folder / "cache"
     shutil.rmtree(cache, ignore_errors=True)
     run = measure(
         command,
         report=folder / "measured.json",
-        log=log,
+        log=log_path,
         env=builds.environment(folder, cache),
     )
     if run.exit_code:
         raise RuntimeError(
-            f"{' '.join(command)} ended with {run.exit_code}: {log.read_text()[-500:]}"
+            f"{' '.join(command)} ended with {run.exit_code}: {log_path.read_text()[-500:]}"
         )
     return run.cpu

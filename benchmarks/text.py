@@ -87,7 +87,7 @@ class TextFile:
 def default_roots() -> list[Path]:
     """Return the existing folders of this machine that are searched for text."""
     paths = sysconfig.get_paths()
-    names = [
+    folder_names = [
         paths["stdlib"],
         paths["purelib"],
         paths["platlib"],
@@ -95,7 +95,11 @@ def default_roots() -> list[Path]:
         "/usr/include",
         "/usr/lib",
     ]
-    roots = {Path(name).resolve() for name in names if Path(name).is_dir()}
+    roots = {
+        Path(folder_name).resolve()
+        for folder_name in folder_names
+        if Path(folder_name).is_dir()
+    }
     return sorted(roots)
 
 
@@ -150,10 +154,10 @@ def find_texts(roots: Iterable[Path]) -> list[TextFile]:
 def _candidates(roots: Iterable[Path]) -> Iterator[Path]:
     """Yield the files below some folders that may hold text."""
     for root in roots:
-        for folder, _, names in os.walk(root):
-            for name in names:
-                path = Path(folder, name)
-                if is_text_name(name) and _is_suitable(path):
+        for folder, _, file_names in os.walk(root):
+            for file_name in file_names:
+                path = Path(folder, file_name)
+                if is_text_name(file_name) and _is_suitable(path):
                     yield path
 
 

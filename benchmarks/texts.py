@@ -183,12 +183,12 @@ def _run(work: Path, case: TextsCase, system: str, source: Path) -> Measurement:
     output = _output_folder(work, system)
     shutil.rmtree(output, ignore_errors=True)
     output.mkdir(parents=True)
-    log = work / "logs" / f"texts-{_file_name(system)}.log"
-    log.parent.mkdir(exist_ok=True)
+    log_path = work / "logs" / f"texts-{_file_name(system)}.log"
+    log_path.parent.mkdir(exist_ok=True)
     return measure(
         _command(case, system, source, output),
         report=output / "measured.json",
-        log=log,
+        log=log_path,
         env=builds.environment(work, output / "hash-cache"),
     )
 
@@ -401,8 +401,8 @@ def _write(folder: Path, rows: Sequence[dict[str, Any]], size: int) -> None:
     if path.exists():
         return
     folder.mkdir(parents=True, exist_ok=True)
-    with path.open("wb") as sink:
+    with path.open("wb") as output_file:
         for row in cycle(rows):
-            sink.write(orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE))
-            if sink.tell() >= size:
+            output_file.write(orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE))
+            if output_file.tell() >= size:
                 break

@@ -156,8 +156,8 @@ def differing_points(files: TokenizerFiles, contexts: Iterable[str]) -> dict[int
     gigatoken = GigatokenBackend(files)
     differing: dict[int, str] = {}
     for context in contexts:
-        for first in range(0, len(CODE_POINTS), BATCH):
-            points = CODE_POINTS[first : first + BATCH]
+        for first_index in range(0, len(CODE_POINTS), BATCH):
+            points = CODE_POINTS[first_index : first_index + BATCH]
             texts = [context.replace("{}", chr(point)) for point in points]
             column: pa.LargeStringArray = pa.array(texts, pa.large_string())
             all_ids = gigatoken.encode(column).rows()
@@ -190,16 +190,16 @@ def main(names: list[str]) -> None:
         "byte-level": glue_tokenizer(None),
         "nfc": glue_tokenizer(SPLIT_REGEXES["qwen-2"], nfc=True),
     }
-    for name, regex in SPLIT_REGEXES.items():
-        schemes[name] = glue_tokenizer(regex)
-    for name, files in schemes.items():
-        if names and name not in names:
+    for scheme, regex in SPLIT_REGEXES.items():
+        schemes[scheme] = glue_tokenizer(regex)
+    for scheme, files in schemes.items():
+        if names and scheme not in names:
             continue
-        began = time.perf_counter()
-        contexts = NFC_CONTEXTS if name == "nfc" else CONTEXTS
+        start_time = time.perf_counter()
+        contexts = NFC_CONTEXTS if scheme == "nfc" else CONTEXTS
         differing = differing_points(files, contexts)
-        seconds = time.perf_counter() - began
-        print(f"{name}: {len(differing)} code points, {seconds:.0f} s", flush=True)
+        seconds = time.perf_counter() - start_time
+        print(f"{scheme}: {len(differing)} code points, {seconds:.0f} s", flush=True)
         for first, last in ranges(differing):
             print(f"    (0x{first:X}, 0x{last:X}),  # {differing[first]!r}", flush=True)
 

@@ -226,8 +226,8 @@ def repeated(built: Path, version: Path, copies: int) -> Manifest:
             other_files[path] = FileEntry(bytes=len(data), sha256=digest)
     # 3. Commit the manifest.
     accounts: dict[str, Account] = {}
-    for name, account in manifest.accounts.items():
-        accounts[name] = Account.total([account] * copies)
+    for source_name, account in manifest.accounts.items():
+        accounts[source_name] = Account.total([account] * copies)
     new_manifest = replace(
         manifest,
         dataset=version.parent.name,
@@ -263,8 +263,8 @@ def _run(work: Path, series: CommandSeries) -> Measurement:
     Raises:
         RuntimeError: The command failed.
     """
-    log = work / "logs" / "verify.log"
-    for folder in (log.parent, work / "scratch"):
+    log_path = work / "logs" / "verify.log"
+    for folder in (log_path.parent, work / "scratch"):
         folder.mkdir(parents=True, exist_ok=True)
     command = list(series.command)
     if shutil.which("taskset"):
@@ -273,12 +273,12 @@ def _run(work: Path, series: CommandSeries) -> Measurement:
     run = measure(
         command,
         report=work / "scratch" / "verify.json",
-        log=log,
+        log=log_path,
         env=builds.environment(work, work / "scratch" / "hash-cache"),
     )
     if run.exit_code:
         raise RuntimeError(
-            f"{series.name} ended with exit code {run.exit_code}; its output is in {log}"
+            f"{series.name} ended with exit code {run.exit_code}; its output is in {log_path}"
         )
     return run
 

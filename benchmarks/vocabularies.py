@@ -106,15 +106,15 @@ def real_vocabularies(work: Path) -> list[Vocabulary]:
     """
     vocabularies: list[Vocabulary] = []
     # 1. GPT-2 and Llama 2, from the Hub cache.
-    for name in REAL:
-        real_folder = _real_folder(name)
+    for tokenizer_name in REAL:
+        real_folder = _real_folder(tokenizer_name)
         if real_folder is not None:
-            origin = f"the real {_repository(name)}"
-            vocabularies.append(_describe(name, real_folder, origin))
+            origin = f"the real {_repository(tokenizer_name)}"
+            vocabularies.append(_describe(tokenizer_name, real_folder, origin))
     # 2. Newer models, unpacked from compressed files.
     for archive in sorted((shared_folder() / "tokenizers").glob("*/tokenizer.json.xz")):
-        name = archive.parent.name
-        folder = work / "tokenizers" / name
+        tokenizer_name = archive.parent.name
+        folder = work / "tokenizers" / tokenizer_name
         folder.mkdir(parents=True, exist_ok=True)
         for path in archive.parent.iterdir():
             content = path.read_bytes()
@@ -122,7 +122,9 @@ def real_vocabularies(work: Path) -> list[Vocabulary]:
                 (folder / path.stem).write_bytes(lzma.decompress(content))
             else:
                 (folder / path.name).write_bytes(content)
-        vocabularies.append(_describe(name, folder, f"the real {name}"))
+        vocabularies.append(
+            _describe(tokenizer_name, folder, f"the real {tokenizer_name}")
+        )
     return vocabularies
 
 
@@ -171,11 +173,11 @@ def _describe(name: str, folder: Path, origin: str) -> Vocabulary:
 
 def _sample(maker: InputMaker) -> Iterator[str]:
     """Yield every second document, until :data:`SAMPLE` characters are reached."""
-    total = 0
+    character_count = 0
     for _, text in islice(documents(maker.files()), 0, None, 2):
         yield text
-        total += len(text)
-        if total >= SAMPLE:
+        character_count += len(text)
+        if character_count >= SAMPLE:
             return
 
 

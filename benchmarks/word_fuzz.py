@@ -245,8 +245,8 @@ def compare(
             continue
         backend = WordBackend(files, literal=literal)
         comparison = Comparison(strings, 0, [])
-        for first in range(0, strings, _BATCH):
-            texts = [maker.text() for _ in range(min(_BATCH, strings - first))]
+        for first_text in range(0, strings, _BATCH):
+            texts = [maker.text() for _ in range(min(_BATCH, strings - first_text))]
             all_ids = backend.encode(pa.array(texts, pa.large_string())).rows()
             all_expected = samples.reference_ids(files, texts, literal=literal)
             for text, ids, expected in zip(texts, all_ids, all_expected, strict=True):
@@ -302,7 +302,7 @@ def main(arguments: Sequence[str]) -> int:
     total_strings = 0
     total_differing = 0
     print("| tokenizer | strings | ids | differ |\n|---|---|---|---|", flush=True)
-    for name, group, strings in groups:
+    for tokenizer_name, group, strings in groups:
         sums = Comparison(0, 0, [])
         for files in group:
             added_tokens = [token["content"] for token in files.added_tokens]
@@ -313,7 +313,7 @@ def main(arguments: Sequence[str]) -> int:
                 sums.differing += comparison.differing
         total_strings += sums.strings
         total_differing += len(sums.differing)
-        label = Path(name).name
+        label = Path(tokenizer_name).name
         print(
             f"| {label} | {sums.strings:,} | {sums.ids:,} | {len(sums.differing)} |",
             flush=True,

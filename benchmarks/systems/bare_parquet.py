@@ -21,8 +21,8 @@ def row_groups(path: Path) -> list[pa.RecordBatch]:
     """Return the decoded row groups of a file."""
     file = pq.ParquetFile(path, pre_buffer=False)
     batches: list[pa.RecordBatch] = []
-    for index in range(file.num_row_groups):
-        table = file.read_row_group(index, use_threads=False)
+    for group_index in range(file.num_row_groups):
+        table = file.read_row_group(group_index, use_threads=False)
         batches.append(table.combine_chunks().to_batches()[0])
     return batches
 
@@ -34,11 +34,11 @@ def write(path: Path, batches: list[pa.RecordBatch]) -> float:
         path: File to write.
         batches: Row groups, at least one.
     """
-    began = time.process_time()
+    start_time = time.process_time()
     with open_writer(str(path), batches[0].schema) as writer:
         for batch in batches:
             writer.write_batch(batch, row_group_size=len(batch))
-    return time.process_time() - began
+    return time.process_time() - start_time
 
 
 def main(folder: Path, target: Path) -> None:

@@ -88,11 +88,11 @@ def _write(encode: Encode, files: Sequence[Path], arguments: Arguments) -> None:
     """Encode files and write their ids."""
     dtype = np.dtype(f"u{arguments.id_bytes}")
     for file in files:
-        with (arguments.output / f"{file.stem}.ids").open("wb") as sink:
+        with (arguments.output / f"{file.stem}.ids").open("wb") as output_file:
             for texts in read_texts([file]):
-                for first in range(0, len(texts), BATCH):
-                    all_ids = encode(texts.slice(first, BATCH).to_pylist())
-                    sink.write(np.concatenate(all_ids).astype(dtype, copy=False))
+                for first_text in range(0, len(texts), BATCH):
+                    all_ids = encode(texts.slice(first_text, BATCH).to_pylist())
+                    output_file.write(np.concatenate(all_ids).astype(dtype, copy=False))
 
 
 if __name__ == "__main__":

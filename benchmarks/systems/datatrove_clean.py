@@ -118,11 +118,11 @@ def judge(source: Path) -> list[dict[str, str]]:
         for line in path.open():
             text = json.loads(line)["text"]
             reasons: dict[str, str] = {}
-            for name, quality_filter in filters.items():
+            for filter_name, quality_filter in filters.items():
                 # The result is True, or (False, reason).
                 result = quality_filter.filter(Document(text=text, id=""))
                 if result is not True:
-                    reasons[name] = result[1]
+                    reasons[filter_name] = result[1]
             verdicts.append(reasons)
     return verdicts
 

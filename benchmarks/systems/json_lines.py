@@ -24,23 +24,23 @@ def read_texts(paths: Sequence[Path]) -> Iterator[pa.LargeStringArray]:
 def _blocks(paths: Sequence[Path]) -> Iterator[bytes]:
     """Yield blocks of complete lines. Small files share a block."""
     pieces: list[bytes] = []
-    size = 0
+    piece_bytes = 0
     for path in paths:
         with path.open("rb") as source:
             while piece := source.read(BLOCK):
                 pieces.append(piece)
-                size += len(piece)
-                if size >= BLOCK:
+                piece_bytes += len(piece)
+                if piece_bytes >= BLOCK:
                     # Yield the complete lines, and keep the beginning of the next one.
                     data = b"".join(pieces)
                     end = data.rfind(b"\n") + 1
                     yield data[:end]
                     pieces = [data[end:]]
-                    size = len(data) - end
+                    piece_bytes = len(data) - end
         # The last line of a file may have no line end.
         if pieces and pieces[-1] and not pieces[-1].endswith(b"\n"):
             pieces.append(b"\n")
-    if size:
+    if piece_bytes:
         yield b"".join(pieces)
 
 

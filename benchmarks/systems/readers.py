@@ -33,14 +33,14 @@ def tokenlake(kind: str, path: str) -> Counts:
 
     dataset = DatasetConfig(name="rows", data_files=path)
     source = resolve_source(PipelineConfig(datasets=(dataset,)), dataset)
-    rows = 0
-    size = 0
+    row_count = 0
+    text_bytes = 0
     for file in list_inputs(source, hashed=False):
         for part in split_file(file, 1 << 27):
             for batch in read_range(part, source):
-                rows += len(batch.text)
-                size += bytes_of(batch.text)
-    return rows, size
+                row_count += len(batch.text)
+                text_bytes += bytes_of(batch.text)
+    return row_count, text_bytes
 
 
 def bytes_of(text: object) -> int:
@@ -111,12 +111,12 @@ def pyarrow(kind: str, path: str) -> Counts:
         )
     else:
         batches = pq.ParquetFile(path).iter_batches(columns=["text"], use_threads=False)
-    rows = 0
-    size = 0
+    row_count = 0
+    text_bytes = 0
     for batch in batches:
-        rows += batch.num_rows
-        size += bytes_of(batch.column("text"))
-    return rows, size
+        row_count += batch.num_rows
+        text_bytes += bytes_of(batch.column("text"))
+    return row_count, text_bytes
 
 
 READERS: Final[dict[str, Callable[[str, str], Counts]]] = {

@@ -20,8 +20,8 @@ def sha256(path: Path) -> None:
     digest = hashlib.sha256()
     buffer = memoryview(bytearray(_BUFFER_BYTES))
     with path.open("rb", buffering=0) as stream:
-        while count := stream.readinto(buffer):
-            digest.update(buffer[:count])
+        while byte_count := stream.readinto(buffer):
+            digest.update(buffer[:byte_count])
 
 
 def pyarrow(path: Path) -> None:

@@ -28,9 +28,9 @@ _UNITS: Final = 12
 
 def timed(action: Callable[[], Any]) -> tuple[float, Any]:
     """Return the CPU seconds of a call, and its result."""
-    began = time.process_time()
+    start_time = time.process_time()
     result = action()
-    return time.process_time() - began, result
+    return time.process_time() - start_time, result
 
 
 def main(config: dict[str, Any], request: str) -> dict[str, Any]:
