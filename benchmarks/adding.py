@@ -125,12 +125,14 @@ def measure_adding(
 
 def _write_config(folder: Path, vocabulary: Vocabulary, file_count: int) -> Path:
     """Write the configuration of a build, and its inputs unless they exist."""
+    # 1. The input files, in folders of 1,000.
     for start in range(0, file_count, _FOLDER_FILES):
         target = folder / "in" / f"{start // _FOLDER_FILES:03d}"
         if target.exists():
             continue
         for number in range(start, min(start + _FOLDER_FILES, file_count)):
             _write_file(target, number, f"{number:07d}")
+    # 2. The configuration.
     save = {"output_dir": str(folder / "store")}
     path = folder / "config.json"
     path.write_text(json.dumps(_settings(folder / "in", vocabulary, save)))

@@ -80,6 +80,7 @@ def library_command(
 def flow_command(config: Path, workers: int) -> list[str]:
     """Return the command of a build by `tokenlake run`, with Prefect."""
     script = Path(sys.executable).with_name("tokenlake")
+    # A checkout may have no installed script.
     program = [sys.executable, "-m", "tokenlake"]
     if script.exists():
         program = [str(script)]

@@ -77,6 +77,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    # 1. Parse the command line.
     commands = parser.add_subparsers(dest="command", required=True)
     engines = commands.add_parser("engines")
     engines.add_argument("data", type=Path)
@@ -90,6 +91,7 @@ def main() -> int:
     comparison.add_argument("old", type=Path)
     comparison.add_argument("new", type=Path)
     options = parser.parse_args()
+    # 2. Run the command.
     if options.command == "write":
         write_hashes(options.data, options.ids, options.every)
         return 0
@@ -163,7 +165,10 @@ def random_strings(files: TokenizerFiles) -> list[str]:
     generator = random.Random(34)
     added_tokens = [token["content"] for token in files.added_tokens]
     strings = adversarial_texts()
+    # Every added token occurs inside a word and after a space.
     strings = [*strings, *(f"a{token}b {token}" for token in added_tokens)]
+    # Characters of one alphabet, sometimes with an added token, and sometimes after a
+    # rare character.
     while len(strings) < RANDOM_STRINGS:
         alphabet = generator.choice(ALPHABETS)
         pieces = [generator.choice(alphabet) for _ in range(generator.randrange(1, 40))]
@@ -220,6 +225,7 @@ def compare_versions(old: Path, new: Path) -> int:
         if array_name not in new_hashes.files:
             print(f"{array_name}: {count:,}, refused by {new_version}")
             continue
+        # Hashes are in the order of the texts.
         differing = np.flatnonzero(old_hashes[array_name] != new_hashes[array_name])
         examples = differing[:5].tolist() or ""
         print(f"{array_name}: {count:,}, {len(differing)} differ {examples}")
@@ -248,11 +254,13 @@ def compare(files: TokenizerFiles, mode: str, text: pa.LargeStringArray) -> int:
         mode: Treatment of special tokens, one of :data:`MODES`.
         text: Documents.
     """
+    # 1. Load the backend that a build of this size chooses, and the reference.
     choice, _ = choose_encoder(
         files, "auto", mode, size=text.nbytes, add_special_tokens=False
     )
     chosen = Encoder(files, engine=choice.engine, special_tokens_in_text=mode)
     reference = Encoder(files, engine="tokenizers", special_tokens_in_text=mode)
+    # 2. Encode the documents in batches by both, and count the differences.
     chosen_seconds = 0.0
     reference_seconds = 0.0
     token_count = 0

@@ -27,6 +27,7 @@ import pyarrow.parquet as pq
 
 from benchmarks.goals import Goal
 from benchmarks.measure import ROOT, measure
+from benchmarks.text import parquet_texts
 from tokenlake.etl.clean.words import words_of
 from tokenlake.etl.text.quality import open_quality
 
@@ -72,10 +73,12 @@ def plant(texts: Sequence[str], size: int, seed: int = 0) -> Iterator[str]:
     is_first_pass = True
     while yielded < size:
         for text in texts:
+            # After the first pass, all originals are changed.
             document = text
             if not is_first_pass:
                 document = _changed(text, FRESH, generator)
             documents = [document]
+            # A fifth of the documents is followed by a near duplicate.
             if generator.random() < 0.2:
                 share = generator.choice(SHARES)
                 documents.append(_changed(document, share, generator))
@@ -89,6 +92,7 @@ def plant(texts: Sequence[str], size: int, seed: int = 0) -> Iterator[str]:
 
 def _changed(text: str, share: float, generator: random.Random) -> str:
     """Return a text in which a share of the words is replaced."""
+    # New words are numbers, which occur nowhere else.
     words = text.split(" ")
     for index in generator.sample(range(len(words)), int(len(words) * share)):
         words[index] = f"w{generator.randrange(1 << 20)}"
@@ -143,6 +147,7 @@ def true_pairs(texts: Sequence[str], among: set[Pair]) -> dict[Pair, float]:
     grams: dict[int, set[bytes]] = {}
 
     def grams_of(document: int) -> set[bytes]:
+        # Documents occur in many pairs: keep their 5-grams.
         if document not in grams:
             words = words_of(texts[document]).split()
             starts = range(len(words) - 4)
@@ -151,6 +156,7 @@ def true_pairs(texts: Sequence[str], among: set[Pair]) -> dict[Pair, float]:
 
     similarities: dict[Pair, float] = {}
     for first, second in among:
+        # The Jaccard similarity is the share of common 5-grams.
         union = grams_of(first) | grams_of(second)
         common = grams_of(first) & grams_of(second)
         similarities[first, second] = len(common) / len(union) if union else 0.0
@@ -336,8 +342,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # 2. The input, with planted near duplicates.
     originals: list[str] = []
     for path in sorted(options.corpora.glob(options.files)):
-        texts = pq.read_table(path, columns=["text"])["text"].to_pylist()
-        originals += [text for text in texts if text]
+        originals += parquet_texts(path)
     documents = list(plant(originals, int(options.megabytes * 1e6)))
     with (source / "part.jsonl").open("w") as file:
         for text in documents:

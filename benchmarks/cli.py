@@ -145,6 +145,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     results = run(options)
     print(to_markdown(results))
     print(f"all measurements: {options.json}", file=sys.stderr)
+    # Missed goals are part of the report, and no failure.
     has_failed_system = any(series.failure for series in results.series)
     has_difference = any(not trial.passed for trial in results.trials)
     if has_failed_system or has_difference or results.failures:
@@ -160,6 +161,7 @@ def parse(arguments: Sequence[str] | None) -> Options:
     """
     names = [system.name for system in SYSTEMS]
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    # Which parts and systems to run.
     add = parser.add_argument
     add(
         "--only",
@@ -197,6 +199,7 @@ def parse(arguments: Sequence[str] | None) -> Options:
         metavar="NAME",
         help="in the part `tokenizers`: measure only this tokenizer, such as llama3_1; may be repeated",
     )
+    # How much to measure.
     add("--repeat", type=int, default=3, help="measured runs of each system")
     add("--megabytes", type=float, default=320.0, help="MB of text of the input")
     add(
@@ -414,6 +417,7 @@ def _run_reading(context: Context) -> None:
     results.reading = measure_reading(
         options.work, context.maker, options.megabytes, options.repeats
     )
+    # Seeks and plans are measured on the same files and on new trees.
     results.figures += measure_seek(results.reading)
     file_count = 2_000 if options.quick else 100_000
     rows = measure_planning(options.work, file_count)
@@ -546,10 +550,12 @@ def _planning_goals(file_count: int, rows: Sequence[Row]) -> list[Goal]:
         file_count: Number of planned files.
         rows: Measurements. Those without a goal are named in each goal.
     """
+    # 1. Values without a goal, as one text.
     others: list[str] = []
     for description, value, limit in rows:
         if limit is None:
             others.append(f"{description} {value:.1f}")
+    # 2. A goal for each of the other values.
     goals: list[Goal] = []
     for description, value, limit in rows:
         if limit is not None:

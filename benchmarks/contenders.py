@@ -49,6 +49,7 @@ class System:
         """Return why the system cannot run, with the install line; None if it can."""
         if self.environment and variable(self.environment) not in os.environ:
             return f"it needs a Python of its own, named by {variable(self.environment)}: see benchmarks/README.md"
+        # Its interpreter may be that of another environment.
         missing_modules: list[str] = []
         for module in self.needs:
             if not can_import(self.python, module):
@@ -165,6 +166,7 @@ def command(system: System, job: Job) -> list[str]:
         if system.family == "run":
             return builds.flow_command(config, system.workers)
         return builds.library_command(config, system.workers, system.python)
+    # All other programs have the same arguments, see systems/arguments.py.
     program = f"benchmarks.systems.{_PROGRAMS[system.family]}"
     arguments = [
         job.source.folder,

@@ -358,6 +358,7 @@ def _time_bare_loop(
     program = "benchmarks.systems.bare_gigatoken"
     for number in range(processes):
         folder = _new_folder(work / "cores-shares" / str(number))
+        # Links take no time to write, and pieces are dealt in turn.
         for piece in pieces[number::processes]:
             os.link(piece, folder / piece.name)
         output = _new_folder(work / "cores-bare" / str(number))
@@ -380,6 +381,7 @@ def _cut(work: Path, source: Input) -> list[Path]:
         with path.open("rb") as lines:
             while block := lines.read(piece_bytes):
                 piece = folder / f"{len(pieces):03d}.jsonl"
+                # Complete the last line.
                 piece.write_bytes(block + lines.readline())
                 pieces.append(piece)
     return pieces
@@ -432,11 +434,14 @@ def print_simulated(
     """
     maker = InputMaker(work)
     source = maker.make(_SAMPLE_MEGABYTES)
+    # The sample is smaller than the simulated input, whose bytes of JSON Lines are
+    # extrapolated.
     size = int(megabytes * 1e6 * source.file_bytes / source.text_bytes)
     fields = ("parent", "plan", "start", "gate", "warm", "unit", "bare_start")
     for tokenizer_name in names:
         vocabulary = obtain(tokenizer_name, work, maker)
         parts = measure_parts(work, source, vocabulary)
+        # Print the times of the parts.
         times = [f"{field} {getattr(parts, field) * 1e3:.0f} ms" for field in fields]
         rates = f"{1e-6 / parts.byte:.0f} MB/s a worker, bare {1e-6 / parts.bare_byte:.0f} MB/s"
         print(f"\n{tokenizer_name}: {', '.join(times)}; {rates}\n")
@@ -508,6 +513,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--tokenizers", nargs="+", default=["gpt2", "llama2"])
     parser.add_argument("--workers", nargs="+", type=int)
     parser.add_argument("--simulate", action="store_true")
+    # Simulate, or measure on this machine.
     options = parser.parse_args(arguments)
     work = options.dir.absolute()
     work.mkdir(parents=True, exist_ok=True)

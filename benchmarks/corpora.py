@@ -29,9 +29,9 @@ from pathlib import Path
 from typing import Final
 
 import orjson
-import pyarrow.parquet as pq
 
 from benchmarks.inputs import REPEATED, Input, finish, load_input, write_parts
+from benchmarks.text import parquet_texts
 from benchmarks.vocabularies import shared_folder
 from tokenlake.etl.tokenizers.training import count_words
 
@@ -99,8 +99,8 @@ def documents(
     has_special_token = _SpecialTokenTest(special_tokens)
     for path in files:
         kind = path.name.partition("-")[0]
-        for text in pq.read_table(path, columns=["text"])["text"].to_pylist():
-            if text and not has_special_token(text):
+        for text in parquet_texts(path):
+            if not has_special_token(text):
                 originals.append((_digest(text), kind, text))
     originals.sort()
     # 2. Each distinct document once.
@@ -133,12 +133,14 @@ def recombine(text: str, digest: bytes, turn: int) -> Iterator[str]:
         turn: Number of the pass over all texts.
     """
     generator = random.Random(digest + turn.to_bytes(4, "little"))
+    # 1. Cut the text into lines, and long lines into sentences.
     pieces: list[str] = []
     for line in text.splitlines(keepends=True):
         if len(line) > LONG_LINE:
             pieces += _SENTENCE.split(line)
         else:
             pieces.append(line)
+    # 2. Shuffle the pieces, and join 20 to 400 of them to a document.
     generator.shuffle(pieces)
     start = 0
     while start < len(pieces):
@@ -167,6 +169,7 @@ class _SpecialTokenTest:
                 self._unbracketed.append(token)
 
     def __call__(self, text: str) -> bool:
+        # Few tokens have no brackets.
         if any(token in text for token in self._unbracketed):
             return True
         return any(match in self._bracketed for match in _BRACKETED.findall(text))

@@ -111,6 +111,7 @@ class Determinism:
         while not run.killed:  # this build ended earlier than the measured one
             moment *= 0.8
             store, run = self._build("compared", make_command, 2, kill_after=moment)
+        # Resume the build: files of finished units must keep their stamps.
         before = stamps(store)
         self._build("compared", make_command, 2, is_new=False)
         after = stamps(store)
@@ -155,6 +156,7 @@ class Determinism:
         Raises:
             RuntimeError: The build failed.
         """
+        # 1. An empty folder, unless an interrupted build is resumed.
         output = self._work / "scratch" / name
         if is_new:
             shutil.rmtree(output, ignore_errors=True)
@@ -165,6 +167,7 @@ class Determinism:
         )
         log_path = self._work / "logs" / "determinism.log"
         log_path.parent.mkdir(exist_ok=True)
+        # 2. The build, with a cache of hashes in the same folder.
         run = measure(
             make_command(config, workers),
             report=output / "measured.json",

@@ -18,7 +18,6 @@ share of the samples in the latter.
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 import tempfile
 import time
@@ -33,6 +32,8 @@ import pyarrow.parquet as pq
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
+from benchmarks.text import parquet_texts
+from benchmarks.vocabularies import REAL, real_folder, shared_folder
 from tests.tokenizers import tokenizer_samples as samples
 from tokenlake.etl.in_process_pool import InProcessPool
 from tokenlake.etl.runner import run_pending
@@ -43,12 +44,6 @@ from tokenlake.etl.tokenizers.files import TokenizerFiles
 from tokenlake.etl.tokenizers.fingerprint import FINGERPRINT_TEXTS
 from tokenlake.etl.tokenizers.gate import choose_encoder
 from tokenlake.etl.unit.text import TextBuild
-
-REAL = {
-    "gpt2 (real)": "models--openai-community--gpt2",
-    "llama2 (real)": "models--meta-llama--Llama-2-7b-hf",
-}
-"""Name of a tokenizer -> folder of its repository in the Hub cache."""
 
 MODES = ("literal", "encode")
 """Treatments of special tokens in text: as plain text, or as control tokens."""
@@ -205,6 +200,7 @@ class BackendPair:
             column
         )
         without_places = self._fast.encode(column)
+        # The ids must be equal with and without places.
         is_equal = (
             np.array_equal(encoded.offsets, expected.offsets)
             and np.array_equal(encoded.ids, expected.ids)
@@ -223,6 +219,7 @@ class BackendPair:
         sizes = self._fast._locator.sizes
         if sizes is None:
             return 0
+        # Rows whose ids do not spell their text are not located.
         _, _, unlocated = sizes.places(column, encoded.offsets, encoded.ids)
         return len(texts) - len(unlocated)
 
@@ -248,6 +245,8 @@ def fuzz(
         AssertionError: The backends differ.
     """
     pairs = [BackendPair(files, mode) for mode in MODES]
+    # Hypothesis neither stores examples nor limits the time. A new seed gives new
+    # strings.
     phases = [Phase.generate]
     if shrink:
         phases.append(Phase.shrink)
@@ -255,6 +254,7 @@ def fuzz(
     compared_tokens = 0
     located_strings = 0
 
+    # Each example is a batch of strings, which amortizes the cost of a call.
     @seed(first_seed)
     @settings(
         max_examples=-(-strings // batch),
@@ -365,23 +365,16 @@ def measure_cost(files: TokenizerFiles, documents: list[str], work: Path) -> Gat
     )
 
 
-def _shared_folder() -> Path:
-    """Return the folder of real corpora and tokenizers. It may be missing."""
-    default = Path(__file__).resolve().parents[2] / "shared"
-    return Path(os.environ.get("TOKENLAKE_TEST_DATA", default))
-
-
 def tokenizers() -> dict[str, TokenizerFiles]:
     """Return the real tokenizers of this machine, and the trained ones.
 
     All of them are on the allow-list.
     """
     all_files: dict[str, TokenizerFiles] = {}
-    for name, folder in REAL.items():
-        pattern = f"hf/hub/{folder}/snapshots/*/tokenizer.json"
-        paths = sorted(_shared_folder().glob(pattern))
-        if paths:
-            all_files[name] = TokenizerFiles.read(paths[0].parent)
+    for name in REAL:
+        folder = real_folder(name)
+        if folder is not None:
+            all_files[f"{name} (real)"] = TokenizerFiles.read(folder)
     for name, files in samples.known().items():
         all_files[f"{name} (trained)"] = files
     return all_files
@@ -393,11 +386,11 @@ def shard() -> list[str]:
     They are real texts if this machine has corpora, otherwise texts of the tests.
     """
     documents: list[str] = []
-    for path in sorted((_shared_folder() / "corpora").glob("*.parquet")):
-        texts = pq.read_table(path, columns=["text"])["text"].to_pylist()
-        documents += [text for text in texts if text]
+    for path in sorted((shared_folder() / "corpora").glob("*.parquet")):
+        documents += parquet_texts(path)
         if sum(map(len, documents)) >= SHARD_BYTES:
             break
+    # The texts of the tests are few, so they are repeated.
     if not documents:
         documents = [*FINGERPRINT_TEXTS, *samples.training_texts()] * 100
     return documents
@@ -419,6 +412,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--only", nargs="*", default=None, help="names of tokenizers")
     parser.add_argument("--skip-cost", action="store_true")
     options = parser.parse_args(arguments)
+    # The tokenizers to test, all by default.
     all_files = tokenizers()
     if options.only:
         all_files = {
@@ -449,6 +443,7 @@ def print_fuzz_table(
     print("|---|---|---|---|---|---|---|", flush=True)
     failures = 0
     total = 0
+    # Without strings, only the header is printed.
     if not strings:
         all_files = {}
     for tokenizer_name, files in all_files.items():
@@ -462,6 +457,7 @@ def print_fuzz_table(
             )
             continue
         total += result.strings
+        # The share shows for how many strings no alignment by the reference is needed.
         located_share = result.located / result.strings
         print(
             f"| {tokenizer_name} | {choice.engine} | {result.strings:,} | {result.tokens:,} | {located_share:.1%} | "

@@ -71,6 +71,7 @@ def measure_executors(
             few, many = joined_counts if " x" in executor else unit_counts
             few_seconds = _cpu_seconds(folder, executor, few, vocabulary)
             many_seconds = _cpu_seconds(folder, executor, many, vocabulary)
+            # The starts are in both builds, and cancel out.
             per_unit = (many_seconds - few_seconds) / (many - few) * 1e3
             milliseconds[executor].append(per_unit)
     # 2. Goals, of medians.
@@ -175,6 +176,7 @@ def main(executor: str, path: str) -> None:
     name, _, count = executor.partition(" x")
     with ExitStack() as stack:
         workers: int | None = 1
+        # Workers join by the store, each with its share of the units.
         if name == "store":
             workers = None  # the processes below are the workers
             worker_count = int(count or 1)

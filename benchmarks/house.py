@@ -225,6 +225,7 @@ def _count(
         modules: Name -> file of all modules of the package.
     """
     for node in ast.walk(source.tree):
+        # Nested functions and imports inside functions count.
         if isinstance(node, _FUNCTIONS):
             statistics.functions.append((source, node))
             if _is_annotated(node):
@@ -243,6 +244,7 @@ def _is_annotated(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
         return False
     arguments = node.args
     parameters = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
+    # `*args` and `**kwargs` need annotations, too.
     for variadic in (arguments.vararg, arguments.kwarg):
         if variadic is not None:
             parameters.append(variadic)

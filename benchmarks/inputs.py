@@ -72,6 +72,7 @@ class Input:
 
     def describe(self) -> str:
         """Return a line that describes the input in the report."""
+        # The main kinds of text, and the share of original text.
         largest_kinds = list(self.kinds.items())[:6]
         kinds = ", ".join(
             f"{name} {size / self.text_bytes:.0%}" for name, size in largest_kinds
@@ -150,10 +151,12 @@ def documents(files: Sequence[TextFile]) -> Iterator[tuple[str, str]]:
 
     The files come first. Passes of :func:`recombined_lines` over them follow.
     """
+    # 1. The files themselves.
     for file in files:
         text = read_text(Path(file.path))
         if text is not None:
             yield _kind(file), text
+    # 2. Pass after pass, new documents of their lines.
     for turn in count(1):
         for file in files:
             text = read_text(Path(file.path))
@@ -277,6 +280,7 @@ def write_parts(
                 total_bytes += text_bytes
                 largest_document = max(largest_document, text_bytes)
                 kinds[kind] = kinds.get(kind, 0) + text_bytes
+                # End the part when its share of the bytes is reached.
                 if total_bytes * PARTS >= min_bytes * (part + 1):
                     break
     return _counts(document_count, total_bytes, largest_document, kinds)
@@ -289,6 +293,7 @@ def _write_one_document(
     kinds: dict[str, int] = {}
     texts: list[str] = []
     total_bytes = 0
+    # Join texts of all kinds until the document is large enough.
     for kind, text in documents(files):
         texts.append(text)
         text_bytes = len(text.encode())

@@ -235,6 +235,7 @@ def _run_strategy(lengths: Lengths, strategy: str, repeats: int) -> PackingRun:
     placements: list[Placement] = []
     for window in lengths.windows:
         placements.append(_placement(window, plan_segments(window, pack)))
+    # Only the plan is timed.
     times: list[float] = []
     for _ in range(max(repeats, 3)):
         start_time = time.process_time()
@@ -353,12 +354,14 @@ def _corpus_lengths(work: Path, vocabulary: Vocabulary, name: str) -> Int64 | No
     files = sorted(folder.glob(f"{name}*"))
     if not files:
         return None
+    # Encoding is slow, so the lengths are cached.
     cache = work / f"packing-{name}-{vocabulary.name}.npy"
     if not cache.exists():
         tokenizer = Tokenizer.from_file(str(Path(vocabulary.folder) / "tokenizer.json"))
         lengths: list[int] = []
         for texts in _text_batches(files):
             for encoding in tokenizer.encode_batch(texts):
+                # One more for EOS.
                 lengths.append(len(encoding.ids) + 1)
         np.save(cache, np.array(lengths, np.int64))
     return np.load(cache)

@@ -129,10 +129,12 @@ def measure_million(folder: Path, files: int) -> list[Row]:
     Returns:
         CPU seconds of each plan, and peak memory in bytes.
     """
+    # 1. A tree without Parquet files, whose footers would be read.
     tree = make_tree(folder / f"planning-lines-{files}", files, parquet=False)
     cache = folder / "planning-lines-cache"
     shutil.rmtree(cache, ignore_errors=True)
     tokenizer = _tokenizer(folder / "planning-tokenizer")
+    # 2. Three plans: without cached hashes, with them, and with one new file.
     arguments = (tree, tokenizer, cache, _MILLION_UNIT_SIZE)
     with multiprocessing.get_context("spawn").Pool(1, maxtasksperchild=1) as pool:
         first = pool.apply(_time_plan, arguments)

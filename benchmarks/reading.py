@@ -89,6 +89,7 @@ class ReadCase:
         peers = [name for name in self.runs if name != "tokenlake"]
         if "tokenlake" not in self.runs or not peers:
             return None
+        # Rates without start-up are compared, which do not depend on the size.
         fastest = max(peers, key=self.rate)
         return Goal(
             f"reading {self.name}: MB per CPU s beyond start-up, tokenlake / {fastest}",
@@ -180,6 +181,7 @@ def make_cases(work: Path, maker: InputMaker, size: int) -> Iterator[ReadCase]:
     for length in ("long", "short"):
         texts = _texts(maker, size, are_short=length == "short")
         text_bytes = _bytes_of(texts)
+        # All formats hold the same texts.
         for kind, write in _WRITERS.items():
             path = folder / f"{length}.{kind}"
             if not path.exists():
@@ -213,6 +215,7 @@ def _texts(maker: InputMaker, size: int, *, are_short: bool) -> list[str]:
         pieces = [document]
         if are_short:
             pieces = [paragraph[:_SHORT] for paragraph in document.split("\n\n")]
+        # Leave out blank texts, and those with NUL.
         for piece in pieces:
             if piece.strip() and "\0" not in piece:
                 texts.append(piece)
@@ -272,6 +275,7 @@ def measure_large(work: Path, maker: InputMaker, gigabytes: float) -> list[Goal]
     Raises:
         RuntimeError: A file was not read completely.
     """
+    # 64 MB of text are repeated until the file is large enough.
     texts = _texts(maker, 64_000_000, are_short=False)
     goals: list[Goal] = []
     for file_name in ("large.jsonl.zst", "large.jsonl", "large.parquet", "large.csv"):
@@ -283,6 +287,7 @@ def measure_large(work: Path, maker: InputMaker, gigabytes: float) -> list[Goal]
             name=file_name, kind=kind, path=str(path), text_bytes=text_bytes, rows=rows
         )
         _run(work, case, "tokenlake", is_measured=True)
+        # Large files are removed at once: the disk may not hold all of them.
         path.unlink()
         if case.failures:
             raise RuntimeError(f"{file_name}: {case.failures['tokenlake']}")

@@ -166,6 +166,7 @@ def _records(source: Input) -> Iterator[bytes]:
 
 def _bare_command(folder: Path, source: Input, vocabulary: Vocabulary) -> list[str]:
     """Return the command of the bare loop, with an empty folder for its output."""
+    # The bare loop expects an empty folder.
     output = folder / "bare"
     shutil.rmtree(output, ignore_errors=True)
     output.mkdir()
@@ -206,6 +207,7 @@ def _cpu_seconds(folder: Path, command: list[str]) -> float:
     log_path = folder / "run.log"
     cache = folder / "cache"
     shutil.rmtree(cache, ignore_errors=True)
+    # Hashes of inputs are computed in every run.
     run = measure(
         command,
         report=folder / "measured.json",

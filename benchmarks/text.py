@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+import pyarrow.parquet as pq
+
 _CODE_SUFFIXES: Final = [
     ".py",
     ".pyi",
@@ -112,6 +114,7 @@ def is_text_name(name: str) -> bool:
     suffix = Path(plain_name).suffix
     if plain_name in NAMES or suffix in SUFFIXES:
         return True
+    # Manual pages are named by their section, such as ls.1.gz.
     is_gzipped = plain_name != name
     return is_gzipped and suffix[1:].isdigit()
 
@@ -129,11 +132,18 @@ def read_text(path: Path) -> str | None:
         text = data.decode("utf-8")
     except (OSError, EOFError, zlib.error, UnicodeDecodeError):
         return None
+    # Decompressed texts may be larger. NUL shows binary data.
     if not SMALLEST <= len(data) <= 4 * LARGEST or "\0" in text:
         return None
     if any(token in text for token in SPECIAL):
         return None
     return text
+
+
+def parquet_texts(path: Path) -> list[str]:
+    """Return the texts of the column `text` of a Parquet file, without empty ones."""
+    texts = pq.read_table(path, columns=["text"])["text"].to_pylist()
+    return [text for text in texts if text]
 
 
 def find_texts(roots: Iterable[Path]) -> list[TextFile]:

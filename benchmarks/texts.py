@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
 import shutil
 import statistics
 import sys
@@ -25,7 +24,7 @@ from benchmarks import builds
 from benchmarks.goals import Goal
 from benchmarks.inputs import InputMaker, documents
 from benchmarks.measure import Measurement, measure
-from benchmarks.vocabularies import Vocabulary
+from benchmarks.vocabularies import Vocabulary, shared_folder
 
 KINDS: Final = ("chat", "prompt")
 PEERS: Final = {"datasets map": 1, "datasets map, 1,000 rows a call": 1000}
@@ -213,6 +212,7 @@ def _command(case: TextsCase, system: str, source: Path, output: Path) -> list[s
         rows = str(PEERS[system])
         arguments = [case.kind, rows, str(source), case.tokenizer, str(output)]
         return [sys.executable, "-m", program, *arguments]
+    # Tokenlake runs as a build of the library.
     is_packed = system == "tokenlake"
     config = _config(case, source, output / "store", is_packed=is_packed)
     config_path = output / "bench.yaml"
@@ -237,6 +237,7 @@ def _config(
         "tokenizer": case.tokenizer,
         "long_documents": "keep",
     }
+    # Conversations have roles, prompts a template.
     if case.kind == "chat":
         dataset["content_field"] = "messages"
     else:
@@ -321,6 +322,7 @@ def _case(
     """Return a case without measurements. Its inputs are written unless they exist."""
     rows = list(_corpus(maker, kind))
     folders: list[Path] = []
+    # The input, the part of the peers, and the input that shows start-up.
     for size in (size_mb, peer_mb, SMALL):
         folder = work / "inputs" / f"texts-{kind}-{size:g}MB"
         _write(folder, rows, int(size * 1e6))
@@ -335,12 +337,6 @@ def _case(
     )
 
 
-def _shared_folder() -> Path:
-    """Return the folder of real corpora and tokenizers. It may be missing."""
-    default = Path(__file__).resolve().parents[2] / "shared"
-    return Path(os.environ.get("TOKENLAKE_TEST_DATA", default))
-
-
 def _tokenizer(work: Path, vocabulary: Vocabulary) -> str:
     """Return the folder of a Llama 2 tokenizer with a chat template.
 
@@ -348,9 +344,10 @@ def _tokenizer(work: Path, vocabulary: Vocabulary) -> str:
     template is added to a copy of the given one.
     """
     pattern = f"hf/hub/{_CHAT_MODEL}/snapshots/*/tokenizer.json"
-    paths = sorted(_shared_folder().glob(pattern))
+    paths = sorted(shared_folder().glob(pattern))
     if paths:
         return str(paths[0].parent.absolute())
+    # Without the real tokenizer, add the template to a copy of the given one.
     folder = work / "tokenizers" / "llama2-chat"
     shutil.copytree(vocabulary.folder, folder, dirs_exist_ok=True)
     config_path = folder / "tokenizer_config.json"
@@ -364,13 +361,14 @@ def _tokenizer(work: Path, vocabulary: Vocabulary) -> str:
 
 def _corpus(maker: InputMaker, kind: str) -> Iterator[dict[str, Any]]:
     """Yield real rows if this machine has them, otherwise rows of its texts."""
-    path = _shared_folder() / "corpora" / _CORPORA[kind]
+    path = shared_folder() / "corpora" / _CORPORA[kind]
     if path.exists():
         with gzip.open(path) as lines:
             for line in lines:
                 yield orjson.loads(line)
         return
     texts = _made_texts(maker)
+    # Neighbouring texts stand for a question and its answer.
     for question, answer in zip(texts[::2], texts[1::2], strict=True):
         if kind == "chat":
             question_turn = {"role": "user", "content": question}
@@ -384,6 +382,7 @@ def _made_texts(maker: InputMaker) -> list[str]:
     """Return the beginnings of 6,000 texts of this machine."""
     texts: list[str] = []
     for _, document in documents(maker.files()):
+        # Beginnings of texts, if they are long enough.
         text = document[:400].strip()
         if len(text) > 100 and "\0" not in text:
             texts.append(text)

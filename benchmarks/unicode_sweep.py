@@ -85,6 +85,7 @@ def byte_alphabet() -> list[str]:
     next_point = 256
     alphabet: list[str] = []
     for byte in range(256):
+        # Printable bytes keep their character.
         if byte in printable:
             alphabet.append(chr(byte))
         else:
@@ -156,6 +157,7 @@ def differing_points(files: TokenizerFiles, contexts: Iterable[str]) -> dict[int
     gigatoken = GigatokenBackend(files)
     differing: dict[int, str] = {}
     for context in contexts:
+        # A text has a single code point, so that a difference is due to it.
         for first_index in range(0, len(CODE_POINTS), BATCH):
             points = CODE_POINTS[first_index : first_index + BATCH]
             texts = [context.replace("{}", chr(point)) for point in points]
@@ -172,6 +174,7 @@ def ranges(points: Iterable[int]) -> list[tuple[int, int]]:
     """Return code points as ranges (first, last)."""
     point_ranges: list[tuple[int, int]] = []
     for point in sorted(points):
+        # Extend the last range, or begin a new one.
         if point_ranges and point_ranges[-1][1] == point - 1:
             first, _ = point_ranges[-1]
             point_ranges[-1] = (first, point)
@@ -196,6 +199,7 @@ def main(names: list[str]) -> None:
         if names and scheme not in names:
             continue
         start_time = time.perf_counter()
+        # Normalization has its own contexts.
         contexts = NFC_CONTEXTS if scheme == "nfc" else CONTEXTS
         differing = differing_points(files, contexts)
         seconds = time.perf_counter() - start_time

@@ -266,6 +266,7 @@ def _run(work: Path, series: CommandSeries) -> Measurement:
     log_path = work / "logs" / "verify.log"
     for folder in (log_path.parent, work / "scratch"):
         folder.mkdir(parents=True, exist_ok=True)
+    # The CPU seconds of a process vary if it moves between processors.
     command = list(series.command)
     if shutil.which("taskset"):
         processor = max(os.sched_getaffinity(0))
@@ -287,6 +288,7 @@ def _goals(series: VerifySeries) -> list[Goal]:
     """Return the goals of hashing, decoding and memory."""
     hashing = series.hashing
     decoding = series.decoding
+    # Memory must be small in all runs.
     peak_bytes = max(run.peak_bytes for run in [*hashing.runs, *decoding.runs])
     return [
         Goal(

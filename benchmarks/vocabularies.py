@@ -87,9 +87,9 @@ def obtain(name: str, work: Path, maker: InputMaker) -> Vocabulary:
         work: Work folder of the benchmark.
         maker: Source of the text for training.
     """
-    real_folder = _real_folder(name)
-    if real_folder is not None:
-        return _describe(name, real_folder, f"the real {_repository(name)}")
+    folder = real_folder(name)
+    if folder is not None:
+        return _describe(name, folder, f"the real {_repository(name)}")
     folder = work / "tokenizers" / name
     if not (folder / "tokenizer.json").exists():
         folder.mkdir(parents=True, exist_ok=True)
@@ -107,10 +107,10 @@ def real_vocabularies(work: Path) -> list[Vocabulary]:
     vocabularies: list[Vocabulary] = []
     # 1. GPT-2 and Llama 2, from the Hub cache.
     for tokenizer_name in REAL:
-        real_folder = _real_folder(tokenizer_name)
-        if real_folder is not None:
+        folder = real_folder(tokenizer_name)
+        if folder is not None:
             origin = f"the real {_repository(tokenizer_name)}"
-            vocabularies.append(_describe(tokenizer_name, real_folder, origin))
+            vocabularies.append(_describe(tokenizer_name, folder, origin))
     # 2. Newer models, unpacked from compressed files.
     for archive in sorted((shared_folder() / "tokenizers").glob("*/tokenizer.json.xz")):
         tokenizer_name = archive.parent.name
@@ -147,7 +147,7 @@ def _repository(name: str) -> str:
     return REAL[name].removeprefix("models--").replace("--", "/")
 
 
-def _real_folder(name: str) -> Path | None:
+def real_folder(name: str) -> Path | None:
     """Return the folder of a real tokenizer in the Hub cache; None if it is missing."""
     pattern = f"hf/hub/{REAL[name]}/snapshots/*/tokenizer.json"
     paths = sorted(shared_folder().glob(pattern))
@@ -195,9 +195,11 @@ def _train_llama2_style(texts: Iterable[str]) -> bytes:
     words: Counter[str] = Counter()
     characters: Counter[str] = Counter()
     for text in texts:
+        # SentencePiece marks spaces, and puts one before the text.
         marked_text = SPACE + text.replace(" ", SPACE)
         words.update(_LLAMA2_WORDS.findall(marked_text))
         characters.update(marked_text)
+    # Rare characters are spelled in bytes.
     frequent = characters.most_common(LLAMA2_ALPHABET)
     alphabet = sorted(character for character, _ in frequent)
     special_and_bytes = 3 + 256
@@ -207,6 +209,7 @@ def _train_llama2_style(texts: Iterable[str]) -> bytes:
 
 def _save(folder: Path, tokenizer_json: bytes, name: str) -> None:
     """Write the files of a trained tokenizer, in the form of transformers."""
+    # GPT-2 has one special token for all purposes.
     special = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
     if name == "gpt2":
         special = dict.fromkeys(special, "<|endoftext|>")

@@ -25,9 +25,9 @@ from pathlib import Path
 from typing import Final
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from benchmarks.engine_gate import BORDERS
+from benchmarks.text import parquet_texts
 from tests.tokenizers import tokenizer_samples as samples
 from tests.tokenizers.test_words import (
     BYTE_LEVEL_FORMS,
@@ -171,6 +171,7 @@ class TextMaker:
         for _ in range(generator.randint(1, 6)):
             token = generator.choice(self._tokens)
             size = generator.randint(0, len(token))
+            # Cut the token at a random place.
             head = token[:size]
             tail = token[size:]
             pieces.append(generator.choice((token, token, head, tail, head + token)))
@@ -241,9 +242,11 @@ def compare(
         strings: Number of texts per mode.
     """
     for literal in (True, False):
+        # The backend does not support every tokenizer in every mode.
         if objection_to_words(files, literal=literal) is not None:
             continue
         backend = WordBackend(files, literal=literal)
+        # Encode batches by both, and compare them row by row.
         comparison = Comparison(strings, 0, [])
         for first_text in range(0, strings, _BATCH):
             texts = [maker.text() for _ in range(min(_BATCH, strings - first_text))]
@@ -287,8 +290,7 @@ def main(arguments: Sequence[str]) -> int:
     options = _parse(arguments)
     documents: list[str] = []
     for path in options.texts:
-        texts = pq.read_table(path, columns=["text"])["text"].to_pylist()
-        documents += [text for text in texts if text]
+        documents += parquet_texts(Path(path))
     # 1. The rows of the table: a real tokenizer each, and all changed ones in one.
     generator = random.Random(options.seed)
     groups: list[tuple[str, list[TokenizerFiles], int]] = []

@@ -25,6 +25,7 @@ def main(arguments: Arguments) -> None:
     """Encode every document of the input."""
     tokenizer_json = (arguments.tokenizer / "tokenizer.json").read_bytes()
     tokenizer = gigatoken.Tokenizer.from_json(tokenizer_json)
+    # 2 bytes per id if all ids fit.
     dtype = np.uint16 if tokenizer.vocab_size <= 1 << 16 else np.uint32
     with (
         (arguments.output / "ids.bin").open("wb") as ids,

@@ -75,9 +75,11 @@ def _load_encoder(path: Path) -> Encode:
         encodings = tokenizer.encode_batch_fast(texts, add_special_tokens=False)
         return [np.array(encoding.ids, np.uint32) for encoding in encodings]
 
+    # Arrays of ids are new in version 1.0.
     is_version_1 = hasattr(Encoding, "ids_array")
     if is_version_1:
         return encode_one_by_one
+    # Older versions take these options from the tokenizer.
     tokenizer.no_truncation()
     tokenizer.no_padding()
     tokenizer.encode_special_tokens = True

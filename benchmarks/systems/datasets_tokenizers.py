@@ -21,6 +21,7 @@ def main(arguments: Arguments) -> None:
 
     The Arrow cache is below the output, so that every run starts with an empty one.
     """
+    # None is the default, in which nothing is forked.
     num_proc = arguments.workers if arguments.workers > 1 else None
     dataset = load_dataset(
         "json",

@@ -35,6 +35,7 @@ def tokenlake(kind: str, path: str) -> Counts:
     source = resolve_source(PipelineConfig(datasets=(dataset,)), dataset)
     row_count = 0
     text_bytes = 0
+    # Files are split into ranges of 128 MiB.
     for file in list_inputs(source, hashed=False):
         for part in split_file(file, 1 << 27):
             for batch in read_range(part, source):
@@ -60,6 +61,7 @@ def polars(kind: str, path: str) -> Counts:
         "parquet": lambda: pl.scan_parquet(path),
         "csv": lambda: pl.scan_csv(path, infer_schema=False),
     }
+    # Count on the stream, so that the texts are not collected.
     column = pl.col("text")
     query = scans[kind]().select(rows=column.len(), size=column.str.len_bytes().sum())
     frame = query.collect(engine="streaming")
@@ -70,12 +72,14 @@ def duckdb(kind: str, path: str) -> Counts:
     """Read with DuckDB: `read_*` with an explicit schema."""
     import duckdb as package
 
+    # The limits of objects and lines are raised above the longest texts.
     tables = {
         "jsonl": f"read_json('{path}', format='newline_delimited', columns={{text: 'VARCHAR'}}, "
         "maximum_object_size=268435456)",
         "parquet": f"read_parquet('{path}')",
         "csv": f"read_csv('{path}', all_varchar=true, header=true, max_line_size=67108864, parallel=false)",
     }
+    # One thread, as in all readers.
     connection = package.connect(config={"threads": 1})
     query = f"select count(text), sum(strlen(text)) from {tables[kind]}"
     row = connection.execute(query).fetchone()
@@ -92,6 +96,7 @@ def pyarrow(kind: str, path: str) -> Counts:
 
     pa.set_cpu_count(1)
     schema = pa.schema([("text", pa.large_string())])
+    # Blocks of 16 MiB hold the longest texts of the benchmark.
     if kind == "jsonl":
         batches = pj.open_json(
             path,

@@ -9,6 +9,7 @@ from tokenlake.etl.clean.cleaning import clean_dataset
 
 def main(source: str, output: str, workers: str) -> None:
     """Write `list.parquet`, and the signatures below `store`."""
+    # Exact duplicates are left in, so that only near duplicates are searched.
     config = {
         "name": "bench",
         "datasets": [{"name": "text", "data_files": f"{source}/*.jsonl"}],

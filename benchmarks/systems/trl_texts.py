@@ -97,6 +97,7 @@ def main(kind: str, rows: str, source: str, tokenizer: str, output: str) -> None
 
     The Arrow cache is below the output, so that every run starts with an empty one.
     """
+    # 1. The function for one or for many rows per call.
     is_batched = int(rows) > 1
     prepare = PREPARE[kind, is_batched](AutoTokenizer.from_pretrained(tokenizer))
     dataset = load_dataset(
@@ -105,6 +106,7 @@ def main(kind: str, rows: str, source: str, tokenizer: str, output: str) -> None
         split="train",
         cache_dir=f"{output}/cache",
     )
+    # 2. Its application to all rows.
     mapped = dataset.map(
         prepare,
         batched=is_batched,

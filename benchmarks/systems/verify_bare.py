@@ -20,6 +20,7 @@ def sha256(path: Path) -> None:
     digest = hashlib.sha256()
     buffer = memoryview(bytearray(_BUFFER_BYTES))
     with path.open("rb", buffering=0) as stream:
+        # Read into one buffer, without the buffers of Python.
         while byte_count := stream.readinto(buffer):
             digest.update(buffer[:byte_count])
 
