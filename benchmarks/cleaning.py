@@ -92,7 +92,7 @@ def plant(texts: Sequence[str], size: int, seed: int = 0) -> Iterator[str]:
 
 def _changed(text: str, share: float, generator: random.Random) -> str:
     """Return a text in which a share of the words is replaced."""
-    # New words are numbers, which occur nowhere else.
+    # Replacements like w12345 do not occur in real texts.
     words = text.split(" ")
     for index in generator.sample(range(len(words)), int(len(words) * share)):
         words[index] = f"w{generator.randrange(1 << 20)}"

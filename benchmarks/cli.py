@@ -19,7 +19,7 @@ from benchmarks.corpora import corpus_files, make_input
 from benchmarks.determinism import Determinism
 from benchmarks.engines import measure_executors
 from benchmarks.goals import Goal
-from benchmarks.inputs import InputMaker
+from benchmarks.inputs import Input, InputMaker
 from benchmarks.loader import measure_loader
 from benchmarks.machine import machine_line, versions
 from benchmarks.memory import measure_memory
@@ -251,8 +251,17 @@ def _options(arguments: argparse.Namespace) -> Options:
         kills = 10
     # 2. Sizes. Peers get the whole input if their part is 0.
     quick = arguments.quick
-    megabytes = 12.0 if quick else arguments.megabytes
-    peer_megabytes = 6.0 if quick else arguments.peer_megabytes
+    megabytes = arguments.megabytes
+    peer_megabytes = arguments.peer_megabytes
+    memory_megabytes = 5000.0
+    document_megabytes = DOCUMENT
+    repeats = arguments.repeat
+    if quick:
+        megabytes = 12.0
+        peer_megabytes = 6.0
+        memory_megabytes = 50.0
+        document_megabytes = 10.0
+        repeats = 1
     return Options(
         work=work,
         parts=frozenset(parts),
@@ -261,9 +270,9 @@ def _options(arguments: argparse.Namespace) -> Options:
         models=tuple(arguments.model or ()),
         megabytes=megabytes,
         peer_megabytes=peer_megabytes or megabytes,
-        memory_megabytes=50.0 if quick else 5000.0,
-        document_megabytes=10.0 if quick else DOCUMENT,
-        repeats=1 if quick else arguments.repeat,
+        memory_megabytes=memory_megabytes,
+        document_megabytes=document_megabytes,
+        repeats=repeats,
         quick=quick,
         kills=kills,
         seed=arguments.seed,
@@ -395,10 +404,12 @@ def _run_tokenizers(context: Context) -> None:
     )
     results.models = models
     results.inputs += [make(size) for size in dict.fromkeys(sizes)]
-    newer_models = [
-        vocabulary for vocabulary in vocabularies if vocabulary.name not in REAL
-    ]
-    results.vocabularies = [*results.vocabularies, *newer_models]
+    # GPT-2 and Llama 2 are already part of the results.
+    all_vocabularies = list(results.vocabularies)
+    for vocabulary in vocabularies:
+        if vocabulary.name not in REAL:
+            all_vocabularies.append(vocabulary)
+    results.vocabularies = all_vocabularies
     results.add(models.goals(), models.notes)
 
 
@@ -417,7 +428,7 @@ def _run_reading(context: Context) -> None:
     results.reading = measure_reading(
         options.work, context.maker, options.megabytes, options.repeats
     )
-    # Seeks and plans are measured on the same files and on new trees.
+    # Seeks read the files of the cases above. Plans have trees of their own.
     results.figures += measure_seek(results.reading)
     file_count = 2_000 if options.quick else 100_000
     rows = measure_planning(options.work, file_count)
@@ -581,9 +592,12 @@ def _run_memory(context: Context) -> None:
     document = context.maker.make_one_document(options.document_megabytes)
     results.inputs += [large_input, document]
     # The large input with each tokenizer and with two unit sizes, then the document.
-    cases = [(large_input, vocabulary, "128MiB") for vocabulary in context.vocabularies]
+    cases: list[tuple[Input, Vocabulary, str]] = []
+    for vocabulary in context.vocabularies:
+        cases.append((large_input, vocabulary, "128MiB"))
     cases.append((large_input, context.vocabularies[0], "1GiB"))
-    cases += [(document, vocabulary, "128MiB") for vocabulary in context.vocabularies]
+    for vocabulary in context.vocabularies:
+        cases.append((document, vocabulary, "128MiB"))
     results.memory = []
     for source, vocabulary, unit_size in cases:
         case = measure_memory(options.work, source, vocabulary, unit_size)

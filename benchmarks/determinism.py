@@ -115,13 +115,18 @@ class Determinism:
         before = stamps(store)
         self._build("compared", make_command, 2, is_new=False)
         after = stamps(store)
-        redone = [path for path, stamp in before.items() if after.get(path) != stamp]
-        ledger_records = [path for path in before if path.startswith("ledger/")]
+        redone: list[str] = []
+        finished_units = 0
+        for path, stamp in before.items():
+            if after.get(path) != stamp:
+                redone.append(path)
+            if path.startswith("ledger/"):
+                finished_units += 1
         trial = self._compare(
             f"{name}, 2 workers, killed after {moment:.2f} s, run again", store
         )
         return replace(
-            trial, killed_after=moment, finished=len(ledger_records), redone=redone
+            trial, killed_after=moment, finished=finished_units, redone=redone
         )
 
     def _compare(self, description: str, store: Path) -> Trial:
@@ -189,8 +194,11 @@ def differences(expected: Mapping[str, str], got: Mapping[str, str]) -> list[str
         expected: Name of each file of the reference -> hash.
         got: Name of each file of the compared version -> hash.
     """
-    names = sorted(expected.keys() | got.keys())
-    return [name for name in names if expected.get(name) != got.get(name)]
+    differing: list[str] = []
+    for name in sorted(expected.keys() | got.keys()):
+        if expected.get(name) != got.get(name):
+            differing.append(name)
+    return differing
 
 
 def stamps(store: Path) -> dict[str, tuple[int, int]]:

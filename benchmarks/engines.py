@@ -60,8 +60,11 @@ def measure_executors(
     Returns:
         Goals, and a note with the milliseconds of each executor.
     """
-    unit_counts = (10, 30) if quick else UNITS
-    joined_counts = (20, 60) if quick else _JOINED_UNITS
+    unit_counts = UNITS
+    joined_counts = _JOINED_UNITS
+    if quick:
+        unit_counts = (10, 30)
+        joined_counts = (20, 60)
     # 1. Milliseconds per unit, from the difference of two builds.
     executors = ("local", *MOST, "store x1", "store x8")
     milliseconds: dict[str, list[float]] = {name: [] for name in executors}
@@ -75,9 +78,11 @@ def measure_executors(
             per_unit = (many_seconds - few_seconds) / (many - few) * 1e3
             milliseconds[executor].append(per_unit)
     # 2. Goals, of medians.
-    medians = {
-        executor: statistics.median(values) for executor, values in milliseconds.items()
-    }
+    medians: dict[str, float] = {}
+    spans: list[str] = []
+    for executor, values in milliseconds.items():
+        medians[executor] = statistics.median(values)
+        spans.append(f"{executor} {_span(values)}")
     goals: list[Goal] = []
     for executor, most in MOST.items():
         goals.append(
@@ -99,7 +104,6 @@ def measure_executors(
         )
     )
     # 3. The note.
-    spans = [f"{executor} {_span(values)}" for executor, values in milliseconds.items()]
     counts = (
         f"{unit_counts[0]:,} to {unit_counts[1]:,} of them, "
         f"for x1 and x8 {joined_counts[0]:,} to {joined_counts[1]:,}"

@@ -165,13 +165,21 @@ def shared_names(statistics: CodeStatistics) -> dict[str, list[str]]:
 def summary(statistics: CodeStatistics) -> Iterator[str]:
     """Yield the lines of the table."""
     # 1. Files.
-    sizes = [source.text.count("\n") for source in statistics.sources]
-    small = [size for size in sizes if size < 100]
-    large = [size for size in sizes if size > 500]
+    sizes: list[int] = []
+    small_files = 0
+    large_files = 0
+    code = 0
+    for source in statistics.sources:
+        size = source.text.count("\n")
+        sizes.append(size)
+        code += len(source.code)
+        if size < 100:
+            small_files += 1
+        elif size > 500:
+            large_files += 1
     yield f"files            {len(sizes)} (mean {sum(sizes) / len(sizes):.0f} lines, max {max(sizes)})"
-    yield f"below 100 lines  {len(small)}; above 500: {len(large)}"
+    yield f"below 100 lines  {small_files}; above 500: {large_files}"
     # 2. Lines.
-    code = sum(len(source.code) for source in statistics.sources)
     imports = sum(source.length(node) for source, node in statistics.imports)
     yield f"lines            {sum(sizes)}"
     yield f"code             {code}"

@@ -73,10 +73,9 @@ class Input:
     def describe(self) -> str:
         """Return a line that describes the input in the report."""
         # The main kinds of text, and the share of original text.
-        largest_kinds = list(self.kinds.items())[:6]
-        kinds = ", ".join(
-            f"{name} {size / self.text_bytes:.0%}" for name, size in largest_kinds
-        )
+        kinds: list[str] = []
+        for name, size in list(self.kinds.items())[:6]:
+            kinds.append(f"{name} {size / self.text_bytes:.0%}")
         original = f"{self.original_bytes / self.text_bytes:.1%} original"
         if self.original_bytes < self.text_bytes:
             original += " (the rest: the same lines in other orders and documents)"
@@ -85,7 +84,7 @@ class Input:
             original += f"; {self.words / 1e6:.1f} million words, of which {share:.2%} are distinct"
         return (
             f"{self.megabytes:.1f} MB of text in {self.documents} documents "
-            f"({self.file_bytes / 1e6:.1f} MB of JSON Lines), {original}; {kinds}"
+            f"({self.file_bytes / 1e6:.1f} MB of JSON Lines), {original}; {', '.join(kinds)}"
         )
 
 

@@ -169,10 +169,9 @@ def measure_packing(
     goals: list[Goal] = []
     for documents in _all_lengths(work, vocabulary, quick=quick):
         print(f"packing {documents.describe()}", file=sys.stderr, flush=True)
-        our_runs = {
-            packer_name: _run_strategy(documents, packer_name, repeats)
-            for packer_name in STRATEGIES
-        }
+        our_runs: dict[str, PackingRun] = {}
+        for strategy in STRATEGIES:
+            our_runs[strategy] = _run_strategy(documents, strategy, repeats)
         peer_runs = [_run_peer(documents, packer_name) for packer_name in peers]
         runs += [*our_runs.values(), *peer_runs]
         goals += _goals(documents, our_runs["best_fit"], peer_runs)
@@ -281,9 +280,14 @@ def _packing_run(
     """
     # Tokens that a packer loses need no rows.
     least_rows = 0
+    rows = 0
+    cut = 0
+    lost = 0
     for window, placement in zip(lengths.windows, placements, strict=True):
         least_rows += _rows_for(int(window.sum()) - placement.lost)
-    rows = sum(placement.rows for placement in placements)
+        rows += placement.rows
+        cut += placement.cut
+        lost += placement.lost
     return PackingRun(
         lengths=lengths.describe(),
         system=system,
@@ -291,8 +295,8 @@ def _packing_run(
         seconds=seconds,
         rows=rows,
         over=rows - least_rows,
-        cut=sum(placement.cut for placement in placements),
-        lost=sum(placement.lost for placement in placements),
+        cut=cut,
+        lost=lost,
     )
 
 

@@ -328,9 +328,11 @@ def _write_large(
         _WRITERS[kind](part, texts)
         lines = part.read_bytes()
         part.unlink()
-        header_end = lines.index(b"\n") + 1 if kind == "csv" else 0
-        header = lines[:header_end]
-        lines = lines[header_end:]
+        header = b""
+        if kind == "csv":
+            header_end = lines.index(b"\n") + 1
+            header = lines[:header_end]
+            lines = lines[header_end:]
         codec = "zstd" if path.suffix == ".zst" else None
         with pa.output_stream(str(path), compression=codec) as output_file:
             output_file.write(header)

@@ -62,13 +62,18 @@ def measure_small(
         Goals, and a note with the CPU seconds of all runs.
     """
     # 1. The inputs.
-    file_count = FILES // 40 if quick else FILES
-    unit_count = UNITS // 100 if quick else UNITS
+    file_count = FILES
+    unit_count = UNITS
+    megabytes = MEGABYTES
+    if quick:
+        file_count = FILES // 40
+        unit_count = UNITS // 100
+        megabytes = 1.0
     folder = work / f"small-{vocabulary.name}"
     many_files = _many_files(
         folder / f"files-{file_count}", maker.make(MEGABYTES), file_count
     )
-    text = maker.make(1.0 if quick else MEGABYTES)
+    text = maker.make(megabytes)
     unit_bytes = int(text.file_bytes / unit_count)
     stores = folder / "stores"
     shutil.rmtree(stores, ignore_errors=True)
@@ -91,9 +96,11 @@ def measure_small(
         }
         for run_name, command in commands.items():
             runs[run_name].append(_cpu_seconds(folder, command))
-    medians = {
-        run_name: statistics.median(seconds) for run_name, seconds in runs.items()
-    }
+    medians: dict[str, float] = {}
+    spans: list[str] = []
+    for run_name, seconds in runs.items():
+        medians[run_name] = statistics.median(seconds)
+        spans.append(f"{run_name} {_span(seconds)}")
     # 3. The number of units of the last build, which is one of many units.
     last_store = max(stores.iterdir(), key=lambda store: int(store.name))
     ledger = builds.version_folder(last_store) / "ledger"
@@ -116,10 +123,9 @@ def measure_small(
             " CPU ms",
         ),
     ]
-    spans = ", ".join(
-        f"{run_name} {_span(seconds)}" for run_name, seconds in runs.items()
-    )
-    return goals, [f"small files and units ({built_units:,} of them), CPU s: {spans}"]
+    return goals, [
+        f"small files and units ({built_units:,} of them), CPU s: {', '.join(spans)}"
+    ]
 
 
 def _span(seconds: Sequence[float]) -> str:

@@ -157,7 +157,7 @@ def differing_points(files: TokenizerFiles, contexts: Iterable[str]) -> dict[int
     gigatoken = GigatokenBackend(files)
     differing: dict[int, str] = {}
     for context in contexts:
-        # A text has a single code point, so that a difference is due to it.
+        # A text tests a single code point, so that a difference is due to it.
         for first_index in range(0, len(CODE_POINTS), BATCH):
             points = CODE_POINTS[first_index : first_index + BATCH]
             texts = [context.replace("{}", chr(point)) for point in points]

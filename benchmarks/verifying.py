@@ -141,8 +141,13 @@ def measure_verify(
     store = folder / "store"
     hashed = store / "hashed" / "v1"
     decoded = store / "decoded" / "v1"
-    hashed_manifest = repeated(built, hashed, 1 if quick else _HASHED_COPIES)
-    decoded_manifest = repeated(built, decoded, 1 if quick else _DECODED_COPIES)
+    hashed_copies = _HASHED_COPIES
+    decoded_copies = _DECODED_COPIES
+    if quick:
+        hashed_copies = 1
+        decoded_copies = 1
+    hashed_manifest = repeated(built, hashed, hashed_copies)
+    decoded_manifest = repeated(built, decoded, decoded_copies)
     # 2. The commands.
     python = [sys.executable, "-m"]
     verify = [*python, "tokenlake", "verify"]
