@@ -71,6 +71,7 @@ def test_all_that_users_get_is_short_and_a_table(
         == f"Plan(small: packed, 1 unit, {(tmp_path / 'texts.jsonl').stat().st_size} B of input)"
     )
     assert repr(result.manifest).startswith("Manifest(small@v1: packed, 1 row, ")
+    assert "window=&#x27;all&#x27;" in html_of(loader)
     assert "&lt;b&gt;" in html_of(mixture) and "<b>:" not in html_of(mixture)
 
 

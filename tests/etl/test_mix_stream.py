@@ -16,6 +16,7 @@ from tokenlake.etl.unit import mix_steps
 from tokenlake.runtime.mixing import (
     EpochOrder,
     MixtureStream,
+    OrderForm,
     SourceMixture,
     constant,
     source_order,
@@ -31,8 +32,10 @@ def _stream(
     lanes: int = 2,
     batch: int = 6,
     stop: str = "restart",
+    forms: tuple[OrderForm, ...] = (OrderForm(),),
     **changes: Any,
 ) -> MixtureStream:
+    """Return a stream of sources, whose forms are those given, in turn."""
     names = [f"s{index}" for index in range(len(sizes))]
     mixture = SourceMixture(
         {name: sum(size) for name, size in zip(names, sizes, strict=True)},
@@ -44,7 +47,7 @@ def _stream(
         **changes,
     )
     orders = [
-        EpochOrder(np.array(size), lanes=lanes, seed=index)
+        forms[index % len(forms)].order(np.array(size), lanes=lanes, seed=index)
         for index, size in enumerate(sizes)
     ]
     return MixtureStream(mixture, orders)
@@ -66,20 +69,39 @@ _SIZES = st.lists(
 ).filter(lambda sizes: all(sum(size) >= 3 for size in sizes))
 
 
-@given(_SIZES, st.sampled_from([1, 2, 3]), st.integers(0, 90), st.integers(0, 60))
+_FORMS = st.lists(
+    st.sampled_from(
+        [
+            OrderForm(),
+            OrderForm(window=2),
+            OrderForm(window="all"),
+            OrderForm(interleave=1),
+            OrderForm(interleave=3),
+        ]
+    ),
+    min_size=1,
+    max_size=3,
+).map(tuple)
+
+
+@given(
+    _SIZES, _FORMS, st.sampled_from([1, 2, 3]), st.integers(0, 90), st.integers(0, 60)
+)
 def test_rows_are_those_of_a_walk_over_single_positions(
-    sizes: Sizes, lanes: int, start: int, count: int
+    sizes: Sizes, forms: tuple[OrderForm, ...], lanes: int, start: int, count: int
 ) -> None:
-    stream = _stream(sizes, lanes=lanes)
+    stream = _stream(sizes, forms=forms, lanes=lanes)
     rows = stream.rows(start, start + count)
     assert list(zip(*(column.tolist() for column in rows), strict=True)) == _walk(
         stream, start, start + count
     )
 
 
-@given(_SIZES, st.sampled_from(["first_exhausted", "all_exhausted"]))
-def test_a_stream_that_ends_is_walked_to_its_end(sizes: Sizes, stop: str) -> None:
-    stream = _stream(sizes, stop=stop)
+@given(_SIZES, _FORMS, st.sampled_from(["first_exhausted", "all_exhausted"]))
+def test_a_stream_that_ends_is_walked_to_its_end(
+    sizes: Sizes, forms: tuple[OrderForm, ...], stop: str
+) -> None:
+    stream = _stream(sizes, forms=forms, stop=stop)
     rows = stream.mixture.rows
     assert rows is not None
     assert list(
@@ -89,10 +111,40 @@ def test_a_stream_that_ends_is_walked_to_its_end(sizes: Sizes, stop: str) -> Non
         stream.rows(rows, rows + 1)
 
 
+@given(_SIZES, _FORMS, st.sampled_from([1, 2, 3]))
+def test_every_row_comes_once_an_epoch_and_has_its_place(
+    sizes: Sizes, forms: tuple[OrderForm, ...], lanes: int
+) -> None:
+    stream = _stream(sizes, forms=forms, lanes=lanes, stop="all_exhausted")
+    length = stream.mixture.rows
+    assert length is not None
+    rows = stream.rows(0, length)
+    delivered = sorted(
+        zip(rows.source.tolist(), rows.group.tolist(), rows.row.tolist(), strict=True)
+    )
+    stored = [
+        (source, group, row)
+        for source, group_rows in enumerate(sizes)
+        for group, count in enumerate(group_rows)
+        for row in range(count)
+    ]
+    assert delivered == stored
+    # And backwards: from a stored row to its place.
+    lane, place = stream.mixture.layout.locate(np.arange(length))
+    for source in range(len(sizes)):
+        selection = np.flatnonzero(rows.source == source)
+        lane_of_row, place_of_row = stream.place_of(
+            source, 0, rows.group[selection], rows.row[selection]
+        )
+        assert np.array_equal(lane_of_row, lane[selection])
+        assert np.array_equal(place_of_row, place[selection])
+
+
 def test_far_positions_cost_no_more_than_near_ones_and_long_ranges_are_their_parts(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    stream = _stream([[5, 3, 9], [4, 4]], lanes=3)
+    forms = (OrderForm(interleave=2), OrderForm(window="all"))
+    stream = _stream([[5, 3, 9], [4, 4]], forms=forms, lanes=3)
     far = 10**12
     assert list(
         zip(*(column.tolist() for column in stream.rows(far, far + 20)), strict=True)
@@ -171,3 +223,32 @@ def test_the_rows_of_a_stream_are_pinned() -> None:
         (0, 0, 1, 1),
     ]
     assert found[-4:] == [(1, 1, 2, 0), (1, 1, 0, 1), (0, 0, 1, 2), (1, 1, 1, 3)]
+
+
+def test_the_rows_of_other_forms_are_pinned() -> None:
+    """States of trainers name the form of each source, and resume in it."""
+    lengths = {"code": 7, "web": 11}
+    groups = {"code": np.array([3, 4]), "web": np.array([4, 4, 3])}
+    forms = {"code": OrderForm(window="all"), "web": OrderForm(interleave=2)}
+    weights = constant({"code": 0.25, "web": 0.75})
+    mixture = SourceMixture(
+        lengths, weights, lanes=2, batch_size=4, block_size=8, seed=5
+    )
+    orders = [
+        source_order(name, groups[name], lanes=2, seed=5, form=forms[name])
+        for name in mixture.names
+    ]
+    rows = MixtureStream(mixture, orders).rows(0, 24)
+    delivered = [tuple(int(value) for value in row) for row in zip(*rows, strict=True)]
+    # (source, epoch, row group, row)
+    assert delivered[:8] == [
+        (1, 0, 0, 0),
+        (0, 0, 0, 0),
+        (1, 0, 2, 0),
+        (1, 0, 1, 2),
+        (1, 0, 1, 0),
+        (1, 0, 0, 2),
+        (1, 0, 1, 1),
+        (0, 0, 0, 1),
+    ]
+    assert delivered[-4:] == [(1, 1, 0, 1), (1, 1, 2, 1), (0, 0, 1, 3), (1, 1, 0, 3)]

@@ -18,10 +18,12 @@ import tokenlake as tl
 from tests.etl.remote_builds_support import Bucket, bucket
 from tests.seeds import promise
 from tests.servers.s3 import KEY, SECRET
-from tokenlake import Pipeline, export_version, tokenize_and_save
+from tokenlake import Pipeline, export_version, load_config, tokenize_and_save
+from tokenlake.config.resolve import resolve
 from tokenlake.errors import ConfigError, StoreError
 from tokenlake.etl import build_dataset
 from tokenlake.etl.export import FlatManifest
+from tokenlake.etl.sources import list_inputs
 from tokenlake.rowwise import ParquetShardedSource, create_writer, save_dataset
 from tokenlake.runtime.store import open_store
 
@@ -223,8 +225,9 @@ def test_folders_of_splits_are_written_and_replaced(
     }
 
 
+@pytest.mark.parametrize("files", ["", "/train-*.array_record"])
 def test_records_of_array_record_are_imported_from_a_bucket(
-    tmp_path: Path, where: Bucket, tokenizer_dir: Path
+    tmp_path: Path, where: Bucket, tokenizer_dir: Path, files: str
 ):
     """The package reads local files alone: a shard is copied, and its copy goes."""
     pytest.importorskip("array_record.python.array_record_module")
@@ -239,7 +242,7 @@ def test_records_of_array_record_are_imported_from_a_bucket(
         store=store,
         workers=1,
     )
-    address = where.address("records")
+    address = where.address(f"records{len(files)}")
     options = dict(address.options)
     export_version(
         store / "ids", address.url, "array_record", num_shards=2, output_options=options
@@ -250,7 +253,7 @@ def test_records_of_array_record_are_imported_from_a_bucket(
         "datasets": [
             {
                 "name": "records",
-                "data_files": address.url,
+                "data_files": address.url + files,
                 "type": "array_record",
                 "tokens": {},
                 "storage_options": options,
@@ -266,3 +269,75 @@ def test_records_of_array_record_are_imported_from_a_bucket(
             == table["input_ids"]
         )
     assert set(Path(tempfile.gettempdir()).glob("*.array_record")) == copies_before
+
+
+FILES_BESIDE = {
+    "megatron": (["train.idx"], "train.bin", "tr*.bin"),
+    "numpy": (["metadata.json", "train.csv.gz"], "train.bin", "train*.bin"),
+    "npy": (["metadata.json", "train.csv.gz"], "train.npy", "*.npy"),
+    "litdata": (["train/index.json"], "train/chunk-0-0.bin", "**/chunk-*.bin"),
+    "array_record": (
+        ["metadata.json"],
+        "train-00000-of-00001.array_record",
+        "*.array_record",
+    ),
+}
+"""Format -> files that belong to its files of ids, such a file, and a glob of them."""
+
+
+@pytest.mark.parametrize("where", ["s3", "gs"], indirect=True)
+@pytest.mark.parametrize("format", FILES_BESIDE)
+def test_files_beside_the_ids_are_found_for_a_file_and_a_glob(
+    tmp_path: Path, where: Bucket, tokenizer_dir: Path, format: str
+):
+    if format == "array_record":
+        pytest.importorskip("array_record.python.array_record_module")
+    pq.write_table(pa.table({"input_ids": [[1, 2, 3], [4]]}), tmp_path / "ids.parquet")
+    tl.import_tokens(
+        tmp_path / "ids.parquet",
+        tokenizer=tokenizer_dir,
+        format="parquet",
+        name="ids",
+        store=tmp_path / "store",
+        workers=1,
+    )
+    export_version(tmp_path / "store" / "ids", tmp_path / "out", format)
+    contents: dict[str, bytes] = {}
+    for path in (tmp_path / "out").rglob("*"):
+        name = path.relative_to(tmp_path / "out").as_posix()
+        if path.is_file() and not name.startswith("_"):
+            contents[name] = path.read_bytes()
+    # Files of another kind beside them are none of theirs.
+    contents |= {"notes.txt": b"mine", "other.csv.gz": b"mine", "other.idx": b"mine"}
+    address = where.address(f"beside-{format}")
+    where.put(f"beside-{format}", contents)
+    for name in ("notes.txt", "other.csv.gz", "other.idx"):
+        (tmp_path / "out" / name).write_bytes(b"mine")
+
+    beside, file, glob = FILES_BESIDE[format]
+    places: dict[str, dict[str, Any]] = {
+        f"{address.url}/": {"storage_options": dict(address.options)},
+        f"{tmp_path}/out/": {},
+    }
+    for place, options in places.items():
+        for entry in (file, glob):
+            dataset = {
+                "name": "ids",
+                "data_files": place + entry,
+                "type": "numpy" if format == "npy" else format,
+                "tokens": {},
+                **options,
+            }
+            config = {
+                "name": "again",
+                "datasets": [dataset],
+                "default_tokenizer": str(tokenizer_dir),
+                "save": {"output_dir": str(tmp_path / "again")},
+            }
+            [source] = resolve(load_config(config)).sources
+            files = list_inputs(source)
+            urls = [listed_file.url.removeprefix(place) for listed_file in files]
+            assert urls == sorted([*beside, file]), entry
+            [data_file] = [item for item in files if not item.companion]
+            companions = [item.url for item in data_file.companions]
+            assert sorted(companions) == [place + name for name in beside]

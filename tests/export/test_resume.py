@@ -4,6 +4,7 @@ not.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import random
@@ -12,6 +13,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,12 +30,14 @@ from tests.servers.s3 import KEY, SECRET
 from tokenlake import Catalog, export_version
 from tokenlake.errors import ConfigError, StoreError
 from tokenlake.etl import build_dataset
-from tokenlake.etl.export import ExportProgress
+from tokenlake.etl.export import ExportProgress, FlatManifest
 from tokenlake.runtime.store import open_store
 
 CASES: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("parquet", "documents", {"max_shard_size": 6000}),
     ("parquet", "documents", {"num_shards": 4, "compression": "none"}),
+    ("parquet", "documents", {"num_shards": 1, "compression": "none"}),
+    ("parquet", "documents", {"num_shards": 2, "compression": "none"}),
     ("arrow", "documents", {"shard_column": "lang"}),
     ("parquet", "documents", {"shard_column": "lang", "max_shard_size": 6000}),
     ("arrow", "documents", {"max_shard_size": 20_000, "split": "train"}),
@@ -113,8 +117,16 @@ def store(tmp_path_factory: pytest.TempPathFactory, tokenizer_dir: Path) -> Path
 
 
 @pytest.fixture(autouse=True)
-def small_growth(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tokenlake.etl.export.trainers.token_files.GROWTH_BYTES", 300)
+def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Threads write and hash as they do for large files."""
+    trainers = "tokenlake.etl.export.trainers"
+    rows = "tokenlake.etl.export.shard_files"
+    monkeypatch.setattr(f"{rows}._GROUP_BYTES", 5000)
+    monkeypatch.setattr(f"{rows}.GROWTH_BYTES", 900)
+    monkeypatch.setattr(f"{trainers}.token_files.GROWTH_BYTES", 300)
+    monkeypatch.setattr(f"{trainers}.block_file.BLOCK_BYTES", 100)
+    monkeypatch.setattr(f"{trainers}.growing_hash.READ_BYTES", 100)
+    monkeypatch.setattr(f"{trainers}.early_sync.STEP_BYTES", 100)
 
 
 def tree(folder: Path) -> dict[str, bytes]:
@@ -201,7 +213,7 @@ def test_finished_shards_are_not_written_again(store: Path, tmp_path: Path, case
         )
 
     (tmp_path / "place").mkdir()
-    kill(export, calls * 2 // 3, tmp_path / "place")
+    kill(export, calls * 4 // 5, tmp_path / "place")
     before = progress[-1]
     progress.clear()
     finished_times = times_of_finished(tmp_path / "place" / ".out.tokenlake" / "shards")
@@ -219,12 +231,23 @@ def test_finished_shards_are_not_written_again(store: Path, tmp_path: Path, case
 
 
 @pytest.mark.parametrize(
-    ("format", "name"),
-    [("megatron", "packed"), ("numpy", "packed"), ("npy", "answers")],
+    ("format", "name", "options"),
+    [
+        ("megatron", "packed", {}),
+        ("numpy", "packed", {}),
+        ("npy", "answers", {}),
+        ("parquet", "documents", {"num_shards": 1}),
+        ("parquet", "packed", {"num_shards": 1, "compression": "none"}),
+    ],
 )
 @pytest.mark.parametrize("events", [1, 3])
 def test_a_file_of_a_whole_split_is_continued(
-    store: Path, tmp_path: Path, format: str, name: str, events: int
+    store: Path,
+    tmp_path: Path,
+    format: str,
+    name: str,
+    options: dict[str, Any],
+    events: int,
 ):
     progress: list[ExportProgress] = []
 
@@ -234,13 +257,17 @@ def test_a_file_of_a_whole_split_is_continued(
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        export_version(store / name, tmp_path / "out", format, on_progress=stop)
+        export_version(
+            store / name, tmp_path / "out", format, on_progress=stop, **options
+        )
     assert progress[-1].shards == 0
     resumed: list[ExportProgress] = []
-    export_version(store / name, tmp_path / "out", format, on_progress=resumed.append)
+    export_version(
+        store / name, tmp_path / "out", format, on_progress=resumed.append, **options
+    )
     assert resumed[0].is_resumed
     assert 0 < resumed[0].rows == progress[-1].rows < resumed[0].rows_total
-    export_version(store / name, tmp_path / "whole", format)
+    export_version(store / name, tmp_path / "whole", format, **options)
     assert tree(tmp_path / "out") == tree(tmp_path / "whole")
 
 
@@ -424,3 +451,92 @@ def test_a_full_disk_names_the_way(store: Path, tmp_path: Path):
 
 def _full(*_: object) -> int:
     raise OSError(28, "No space left on device")
+
+
+@pytest.mark.parametrize("format", ["megatron", "npy", "mds", "litdata"])
+@pytest.mark.parametrize("allowed_writes", [0, 5, 20])
+def test_an_error_of_a_thread_is_raised_and_the_threads_end(
+    store: Path, tmp_path: Path, format: str, allowed_writes: int
+):
+    write = os.write
+    calls_left = allowed_writes
+
+    def write_until_full(descriptor: int, data: bytes) -> int:
+        nonlocal calls_left
+        if threading.current_thread() is threading.main_thread():
+            return write(descriptor, data)
+        calls_left -= 1
+        if calls_left < 0:
+            raise OSError(28, "No space left on device")
+        return write(descriptor, data)
+
+    def export() -> object:
+        return export_version(
+            store / "documents", tmp_path / "out", format, max_shard_size=4000
+        )
+
+    with (
+        pytest.raises(StoreError, match=r"No space left .* finished work is kept"),
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        patch.setattr(os, "write", write_until_full)
+        export()
+    assert not any(
+        thread.name.startswith("tokenlake-") for thread in threading.enumerate()
+    )
+    export()
+    export_version(store / "documents", tmp_path / "whole", format, max_shard_size=4000)
+    assert tree(tmp_path / "out") == tree(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("format", ["numpy", "mds", "array_record"])
+def test_recorded_hashes_are_those_of_the_files(
+    store: Path, tmp_path: Path, format: str
+):
+    export_version(store / "packed", tmp_path / "out", format)
+    manifest = FlatManifest.of(tmp_path / "out")
+    for file in manifest.files:
+        content = (tmp_path / "out" / file.path).read_bytes()
+        assert (file.bytes, file.sha256) == (
+            len(content),
+            hashlib.sha256(content).hexdigest(),
+        )
+    assert not any(
+        thread.name.startswith("tokenlake-") for thread in threading.enumerate()
+    )
+
+
+@pytest.mark.skipif(not hasattr(os, "fdatasync"), reason="files are synced by fsync")
+@pytest.mark.parametrize("format", ["numpy", "npy", "mds", "litdata", "array_record"])
+@pytest.mark.parametrize("allowed_syncs", [0, 1, 4])
+def test_an_early_sync_that_fails_is_an_error_and_the_threads_end(
+    store: Path, tmp_path: Path, format: str, allowed_syncs: int
+):
+    sync = os.fdatasync
+    calls = 0
+
+    def sync_until_broken(descriptor: int) -> None:
+        nonlocal calls
+        calls += 1
+        if calls > allowed_syncs:
+            raise OSError(5, "Input/output error")
+        sync(descriptor)
+
+    def export() -> object:
+        return export_version(
+            store / "documents", tmp_path / "out", format, max_shard_size=4000
+        )
+
+    with (
+        pytest.raises(StoreError, match="Input/output error"),
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        patch.setattr(os, "fdatasync", sync_until_broken)
+        export()
+    assert calls > allowed_syncs
+    assert not any(
+        thread.name.startswith("tokenlake-") for thread in threading.enumerate()
+    )
+    export()
+    export_version(store / "documents", tmp_path / "whole", format, max_shard_size=4000)
+    assert tree(tmp_path / "out") == tree(tmp_path / "whole")

@@ -602,6 +602,14 @@ def test_files_can_be_named_by_url(server: HubServer) -> None:
         urls(f"{base}/a/1.cvs")
 
 
+def test_files_beside_ids_are_found_for_a_file_and_a_glob(server: HubServer) -> None:
+    names = ["ids/a.array_record", "ids/metadata.json", "metadata.json", "ids/x.json"]
+    server.repo("org/ids", dict.fromkeys(names, "x"))
+    base = "hf://datasets/org/ids"
+    for entry in ("ids", "ids/*.array_record", "ids/a.array_record"):
+        assert urls(f"{base}/{entry}", type="array_record") == names[:2]
+
+
 def test_a_folder_of_a_repository_has_the_splits_of_any_folder(
     server: HubServer,
 ) -> None:

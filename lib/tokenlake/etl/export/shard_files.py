@@ -25,6 +25,9 @@ DEFAULT_NAMING: Final = "{split}-{index:05d}-of-{count:05d}"
 _GROUP_BYTES: Final = 4 << 20
 """Arrow data of a row group, at most, unless one row is larger."""
 
+GROWTH_BYTES: Final = 1 << 26
+"""Bytes by which a shard grows before its state is recorded."""
+
 _NO_LIMIT: Final = 1 << 62
 
 
@@ -77,9 +80,9 @@ def edges_of(rows: int, shards: int) -> tuple[int, ...]:
 class ShardFiles:
     """The files of one split while they are written. Batches must be of one schema.
 
-    They continue after the finished shards of an interrupted export. A row group never
-    spans two files, so that the row after a finished shard begins one, as it did
-    before the interruption.
+    They continue after the finished shards of an interrupted export, and inside a shard
+    of Parquet that has grown large. Row groups span no two files and no two runs, so
+    that the next row begins one, as it did before the interruption.
 
     Args:
         folder: Folder for the finished files.
@@ -135,6 +138,13 @@ class ShardFiles:
             self.rows += shard.rows
             if edges is not None and self.rows == edges[self._edge_index]:
                 self._edge_index += 1
+        # A shard that it has begun.
+        self._recorded_bytes = 0  # of the open shard
+        growing = self._shard_folder.growing(series)
+        if growing is not None:
+            self._open = self._open_file(growing)
+            self._recorded_bytes = self._open.bytes
+            self.rows += growing.rows
 
     def add(self, batch: pa.RecordBatch) -> None:
         """Add rows."""
@@ -246,13 +256,46 @@ class ShardFiles:
         if is_full:
             self._end_file()
         self._opened().write(batch)
+        self._record_growth()
 
     def _opened(self) -> OpenFile:
         """Return the open file; a new one if there is none."""
         if self._open is None:
-            path = self._shard_folder.path_of(self._series, len(self._shards))
-            self._open = OpenFile(path, self._form, self._schema, tight=self._is_tight)
+            self._open = self._open_file()
+            self._recorded_bytes = 0
         return self._open
+
+    def _open_file(self, growing: Shard | None = None) -> OpenFile:
+        """Open the next shard, or the one of an interrupted run that is continued."""
+        path = self._shard_folder.path_of(self._series, len(self._shards))
+        return OpenFile(
+            path, self._form, self._schema, tight=self._is_tight, growing=growing
+        )
+
+    def _record_growth(self) -> None:
+        """Record the state of a shard that has grown.
+
+        An export of few large files can then be resumed inside them.
+        """
+        # Files that end by their size are small, and where they end depends on all
+        # their row groups.
+        if self._max_bytes is not None or not self._shard_folder.is_recorded:
+            return
+        open_file = self._opened()
+        if open_file.bytes - self._recorded_bytes < GROWTH_BYTES:
+            return
+        # Formats that cannot be continued have no parts until their end.
+        open_parts = tuple(open_file.so_far())
+        if open_parts:
+            shard = Shard(
+                self._series,
+                len(self._shards),
+                open_file.rows,
+                open_parts,
+                is_complete=False,
+            )
+            self._shard_folder.add(shard)
+        self._recorded_bytes = open_file.bytes
 
     def _end_at_edge(self) -> None:
         """End the open file at its edge."""

@@ -84,6 +84,11 @@ class ShardFolder:
         record.remove_leftovers()
         return cls(path, record)
 
+    @property
+    def is_recorded(self) -> bool:
+        """True if shards are recorded, so that the export can be resumed."""
+        return self._record is not None
+
     def path_of(self, series: str, index: int) -> Path:
         """Return the path of a shard, without the suffixes of its parts."""
         return self.path / shard_name(series, index)

@@ -34,20 +34,38 @@ def companions_beside(paths: Iterable[str], source_type: SourceType | None) -> s
         source_type: Type that the source sets; other types than those of ids have no
             companions.
     """
-    facts = _facts_of(source_type)
     existing: set[str] = set()
-    if facts is None:
-        return existing
-    # Many files of a folder share a companion: each path is tested once.
-    looked_up: set[str] = set()
-    for path in paths:
-        for companion in facts.companions:
-            companion_path = _name_beside(path, companion, facts)
-            if companion_path not in looked_up:
-                looked_up.add(companion_path)
-                if os.path.isfile(companion_path):  # noqa: PTH113 - no Path per file
-                    existing.add(companion_path)
+    for path in possible_companions(paths, source_type):
+        if os.path.isfile(path):  # noqa: PTH113 - no Path per file
+            existing.add(path)
     return existing
+
+
+def has_companions(source_type: SourceType | None) -> bool:
+    """Return True if files of a type may have companions."""
+    return _facts_of(source_type) is not None
+
+
+def possible_companions(
+    paths: Iterable[str], source_type: SourceType | None
+) -> set[str]:
+    """Return the paths that companions of files have, if there are any.
+
+    Args:
+        paths: Paths of the files, of this machine or of a storage.
+        source_type: Type that the source sets; other types than those of ids have no
+            companions.
+    """
+    companion_paths: set[str] = set()
+    facts = _facts_of(source_type)
+    if facts is None:
+        return companion_paths
+    # Many files of a folder share a companion.
+    for path in paths:
+        if not facts.companion(path):
+            for companion in facts.companions:
+                companion_paths.add(_name_beside(path, companion, facts))
+    return companion_paths
 
 
 def choosing_with_companions(select: Select, source_type: SourceType | None) -> Select:

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tokenlake.base.checks import did_you_mean
 from tokenlake.errors import ConfigError, SourceNotFoundError
+from tokenlake.etl.sources.companions import possible_companions
 from tokenlake.etl.sources.descriptions import without_descriptions
 from tokenlake.etl.sources.formats import belongs, has_wildcard, static_folder
 from tokenlake.etl.sources.hub_client import HubClient
@@ -459,6 +460,9 @@ def _files_entry(
         for file_path in matches("**", files):
             if belongs(file_path, source.type):
                 matching.append(file_path)
+    # Files that belong to a file or to the matches of a glob have other names.
+    companions = possible_companions(matching, source.type) - set(matching)
+    matching = [*matching, *sorted(companions & files.keys())]
     prefix = f"{folder}/" if folder else ""
 
     # 2. Its data, and everything that the folder holds.

@@ -22,6 +22,7 @@ from fsspec.asyn import get_loop
 from tokenlake.config.formats import SourceType
 from tokenlake.errors import ConfigError, SourceError, SourceNotFoundError
 from tokenlake.etl.sources import formats
+from tokenlake.etl.sources.companions import has_companions, possible_companions
 from tokenlake.etl.sources.descriptions import without_descriptions
 from tokenlake.etl.sources.input_errors import changed
 from tokenlake.etl.sources.inputs import InputFile, planned
@@ -71,9 +72,10 @@ def list_remote(source: ResolvedSource, select: Select = choose) -> list[InputFi
     """List the objects that the URLs of a source stand for, sorted by path.
 
     An entry is an object, a glob, or a folder, which is searched for known extensions
-    below it; names that begin with a dot or an underscore are left out there. Paths are
-    relative to the deepest common folder of all entries. Each folder or glob costs one
-    listing, never a request per object.
+    below it; names that begin with a dot or an underscore are left out there. Files
+    that belong to an object or to matches of a glob, such as ``metadata.json``, are
+    listed with them. Paths are relative to the deepest common folder of all entries.
+    Each folder or glob costs one listing, never a request per object.
 
     Args:
         source: Source whose `data_files` are listed.
@@ -254,6 +256,8 @@ class _Finder:
         """
         self._client = client
         self._wanted: SourceType | None = wanted
+        # Requests for objects that may belong to others, by path.
+        self._companions: dict[str, asyncio.Future[RemoteObject]] = {}
 
     async def find_all(self, urls: list[Url]) -> list[_Entry]:
         """Return the objects of each entry."""
@@ -277,7 +281,8 @@ class _Finder:
             with suppress(SourceNotFoundError):
                 remote_object = await self._client.stat(url)
                 folder = url.path.rpartition("/")[0]
-                return _Entry(folder=folder, objects=[remote_object])
+                companions = await self._companions_of(url)
+                return _Entry(folder=folder, objects=[remote_object, *companions])
         return await self._find_folder(url)
 
     async def _find_on_web_server(self, url: Url) -> _Entry:
@@ -298,17 +303,35 @@ class _Finder:
         remote_object = await self._client.stat(url)
         return _Entry(folder=path.rpartition("/")[0], objects=[remote_object])
 
+    async def _companions_of(self, url: Url) -> list[RemoteObject]:
+        """Return the objects that belong to an object, such as its index."""
+        # Many objects of a folder share a companion, which is asked for once.
+        companions: list[RemoteObject] = []
+        for path in sorted(possible_companions([url.path], self._wanted)):
+            if path not in self._companions:
+                request = self._client.stat(Url(url.scheme, url.root, path))
+                self._companions[path] = asyncio.ensure_future(request)
+            with suppress(SourceNotFoundError):
+                companions.append(await self._companions[path])
+        return companions
+
     async def _find_glob(self, url: Url) -> _Entry:
-        """Return the objects that match a glob."""
+        """Return the objects that match a glob, and the objects that belong to them."""
         try:
             is_match = formats.compile_glob(url.path)
         except ValueError as error:
             raise ConfigError(
                 f"data_files: {url} is not a valid glob ({error})", got=str(url)
             ) from None
-        listing = await self._list(
-            url, formats.static_prefix(url.path), flat=formats.is_flat(url.path)
-        )
+        # The matches of `ids/train-*.bin` begin with `ids/train-`, but not the files
+        # that belong to them: these are in the listing of the folder. Below a folder
+        # with wildcards whole folders are listed anyway.
+        folder = formats.static_folder(url.path)
+        prefix = formats.static_prefix(url.path)
+        is_flat = formats.is_flat(url.path)
+        if is_flat and has_companions(self._wanted):
+            prefix = f"{folder}/" if folder else ""
+        listing = await self._list(url, prefix, flat=is_flat)
         # A file that describes data is listed only if the glob spells its name.
         last_part = url.path.rpartition("/")[2]
         objects: list[RemoteObject] = []
@@ -320,7 +343,13 @@ class _Finder:
                 objects.append(remote_object)
         if not objects:
             raise await self._not_found(url)
-        return _Entry(folder=formats.static_folder(url.path), objects=objects)
+        # The files that belong to the matches, unless they match, too.
+        paths = {remote_object.path for remote_object in objects}
+        companion_paths = possible_companions(paths, self._wanted) - paths
+        for remote_object in listing:
+            if remote_object.path in companion_paths:
+                objects.append(remote_object)
+        return _Entry(folder=folder, objects=objects)
 
     async def _find_folder(self, url: Url) -> _Entry:
         """Return the objects of a folder and of all folders below it."""

@@ -312,11 +312,15 @@ class DataLoader:
             "lanes": plan.lanes,
             "columns": ", ".join(self.columns),
         }
-        rows = [
-            (name, dataset.name, f"{len(dataset):,}")
-            for name, dataset in plan.datasets.items()
-        ]
-        return named_facts("DataLoader", facts, ("source", "dataset", "rows"), rows)
+        rows: list[tuple[str, ...]] = []
+        for name, dataset in plan.datasets.items():
+            order = "as stored"
+            if name in plan.forms:
+                order = plan.forms[name].description
+            rows.append((name, dataset.name, f"{len(dataset):,}", order))
+        return named_facts(
+            "DataLoader", facts, ("source", "dataset", "rows", "order"), rows
+        )
 
     def get_state(self) -> dict[str, Any]:
         """Return the state after the last batch that was delivered.

@@ -326,10 +326,10 @@ class DecodedAhead:
 
         Of idle ones it is the one that was used longest ago.
         """
-        kept = self._groups.kept
+        decoded_groups = self._groups.kept
         while self._idle:
             number = next(iter(self._idle))
-            if number in kept:
+            if number in decoded_groups:
                 return number
             self._forget_idle(number)  # the cache dropped it
         return max(numbers, key=self._next_use)

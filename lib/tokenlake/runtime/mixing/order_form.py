@@ -174,6 +174,13 @@ class OrderForm:
             return INTERLEAVED_VERSION
         return ORDER_VERSION
 
+    @property
+    def description(self) -> str:
+        """How rows are shuffled, in the words of the loader's options."""
+        if self.interleave is not None:
+            return f"interleave={self.interleave}"
+        return f"window={self.window!r}"
+
     def to_json(self) -> dict[str, Any]:
         """Return the form as it is named in states and statements."""
         facts: dict[str, Any] = {"window": self.window, "order": self.version}
@@ -257,26 +264,25 @@ def default_forms(
     # 1. A source that fits into its part of the memory is permuted as a whole. What it
     #    leaves free is divided among the others, of which some more may fit then.
     divided = dict(sources)
-    whole = [*divided]
-    while whole:
+    fitting = [*divided]
+    while fitting:
         open_groups = _open_groups(divided, memory)
-        whole = [
-            name
-            for name, source in divided.items()
-            if source.decoded_bytes <= open_groups[name] * source.group_bytes
-        ]
-        for name in whole:
+        fitting = []
+        for name, source in divided.items():
+            if source.decoded_bytes <= open_groups[name] * source.group_bytes:
+                fitting.append(name)
+        for name in fitting:
             forms[name] = OrderForm(window=ALL_ROWS)
             memory -= divided.pop(name).decoded_bytes
 
     # 2. A lane has a strand of each source at least. Those with no more than that come
     #    first, and the others divide the rest of the memory.
     smallest = streams * lanes
-    single = [*divided]
-    while single:
+    least = [*divided]
+    while least:
         open_groups = _open_groups(divided, memory)
-        single = [name for name in divided if open_groups[name] < 2 * smallest]
-        for name in single:
+        least = [name for name in divided if open_groups[name] < 2 * smallest]
+        for name in least:
             forms[name] = OrderForm(interleave=1)
             memory -= smallest * divided.pop(name).group_bytes
 

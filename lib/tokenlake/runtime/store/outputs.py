@@ -18,7 +18,7 @@ of keys are looked up.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -160,9 +160,9 @@ def _part_on_disk(path: Path, parts: Sequence[StorePart]) -> _Enclosing | None:
             continue
         if _is_named_version(folder):
             return _Enclosing("version", str(folder))
-        if _has_child(folder, _is_named_version):
+        if _holds_version(str(folder)):
             return _Enclosing("dataset", str(folder))
-        if "store" in parts and _has_child(folder, _is_dataset):
+        if "store" in parts and _holds_dataset(str(folder)):
             return _Enclosing("store", str(folder))
     return None
 
@@ -188,22 +188,40 @@ def _is_named_version(folder: Path) -> bool:
     return version_number(folder.name.lower()) is not None and _is_version(folder)
 
 
-def _is_dataset(folder: Path) -> bool:
-    """Return whether a folder is a dataset: it has such a name, and a version."""
-    is_name = DATASET_NAME.fullmatch(folder.name.lower()) is not None
-    return is_name and _has_child(folder, _is_named_version)
+def _holds_version(folder: str) -> bool:
+    """Return whether a folder has a version as an entry."""
+    # Names are compared first: most entries have other names, and need no Path.
+    for name in _folders_in(folder):
+        is_version_name = version_number(name.lower()) is not None
+        if is_version_name and _is_version(Path(folder, name)):
+            return True
+    return False
 
 
-def _has_child(folder: Path, is_wanted: Callable[[Path], bool]) -> bool:
-    """Return whether a folder has an entry that is wanted.
+def _holds_dataset(folder: str) -> bool:
+    """Return whether a folder has a dataset as an entry.
 
-    The result is False for a folder that cannot be listed.
+    A dataset has such a name, and a version.
     """
-    try:
-        names = os.listdir(folder)  # noqa: PTH208 - no Path per entry that is not looked at
-    except OSError:
-        return False
-    return any(is_wanted(folder / entry_name) for entry_name in names)
+    for name in _folders_in(folder):
+        is_dataset_name = DATASET_NAME.fullmatch(name.lower()) is not None
+        if is_dataset_name and _holds_version(f"{folder}/{name}"):
+            return True
+    return False
+
+
+def _folders_in(folder: str) -> list[str]:
+    """Return the names of the folders in a folder; none if it cannot be listed."""
+    # A folder for temporary files may have thousands of entries, so that none of them
+    # costs more than its entry in the listing.
+    names: list[str] = []
+    with suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:
+            # A link that leads in a circle is no folder, and hides no other entry.
+            with suppress(OSError):
+                if entry.is_dir():
+                    names.append(entry.name)
+    return names
 
 
 # Prefixes of keys in buckets

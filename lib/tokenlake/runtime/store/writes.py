@@ -14,7 +14,6 @@ import hashlib
 import io
 import os
 from collections.abc import Callable, Generator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Final, Literal, Protocol, TypeAlias, final
@@ -36,9 +35,6 @@ Orphan: TypeAlias = bool | Callable[[], bool]
 
 _HASHED_BYTES: Final = 1 << 20
 """Bytes of an existing file that are hashed at a time."""
-
-_HASHED_ASIDE_BYTES: Final = 1 << 19
-"""Smallest write that is worth a thread: it is hashed in about 0.3 ms."""
 
 # An object that vanishes between "exists" and read-back is created again, but not for
 # ever.
@@ -314,20 +310,10 @@ class HashingFile(io.RawIOBase):
         path: Path of the file; it is created, or emptied.
         begin: Number of bytes of an existing file that stay, and that are hashed;
             writing continues after them.
-        hashes_aside: True to hash large writes in a thread, while they are written.
     """
 
-    def __init__(
-        self,
-        path: str | os.PathLike[str],
-        *,
-        begin: int = 0,
-        hashes_aside: bool = False,
-    ) -> None:
+    def __init__(self, path: str | os.PathLike[str], *, begin: int = 0) -> None:
         super().__init__()
-        self._hash_thread: ThreadPoolExecutor | None = None
-        if hashes_aside:
-            self._hash_thread = ThreadPoolExecutor(1, "tokenlake-hash")
         self._path = os.fspath(path)
         self._fd = -1
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
@@ -385,25 +371,20 @@ class HashingFile(io.RawIOBase):
             raise ValueError(
                 f"{self._path} is closed: nothing more can be written to it"
             )
-        if self._hash_thread is None or view.nbytes < _HASHED_ASIDE_BYTES:
-            self._hash.update(view)
-            write_all(self._fd, view, self._path, self.bytes)
-        else:
-            hashed = self._hash_thread.submit(self._hash.update, view)
-            try:
-                write_all(self._fd, view, self._path, self.bytes)
-            finally:
-                hashed.result()
+        self._hash.update(view)
+        write_all(self._fd, view, self._path, self.bytes)
         self.bytes += view.nbytes
         return view.nbytes
 
     def close(self) -> None:
-        if self._hash_thread is not None:
-            self._hash_thread.shutdown()
         if not self.closed and self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
         super().close()
+
+    def fileno(self) -> int:
+        """Return the descriptor of the file."""
+        return self._fd
 
     def discard(self) -> None:
         """Close a file that is given up. Later writes are ignored.

@@ -19,10 +19,10 @@ from tokenlake.etl.export.file_mode import file_mode
 from tokenlake.etl.export.flat_manifest import FlatFile
 from tokenlake.etl.export.shard_record import Part
 from tokenlake.etl.export.token_rows import TokenRows
+from tokenlake.etl.export.trainers.growing_hash import GrowingHash
 from tokenlake.etl.export.trainers.token_layout import ID_TYPE, TokenFacts, TokenLayout
 from tokenlake.etl.layouts import array_record
 from tokenlake.etl.layouts.joined_rows import joined, ragged_parts
-from tokenlake.runtime.store.durable_files import hash_regular
 
 _WRITER: Final = "array_record.python.array_record_module:ArrayRecordWriter"
 
@@ -97,6 +97,9 @@ class ArrayRecordFile:
         self._path = path.with_name(path.name + array_record.SUFFIX)
         self._facts = facts
         self._writer = open_writer(str(self._path), array_record.WRITER_OPTIONS)
+        # The package writes the file itself, from its begin to its end, so that its
+        # hash is computed from the bytes that it has appended.
+        self._hash = GrowingHash(self._path)
         self.bytes = 0
 
     def write(self, rows: TokenRows) -> None:
@@ -110,17 +113,18 @@ class ArrayRecordFile:
         for record in records.to_pylist():
             self._writer.write(record)
             self.bytes += len(record) + _RECORD_BYTES
+        self._hash.follow()
 
     def so_far(self) -> Sequence[Part]:
         return ()  # the package cannot continue a file
 
     def close(self) -> list[Part]:
-        # The package writes the file itself, so that it is read again for its hash.
         self._writer.close()
+        sha256 = self._hash.finish()
         self._path.chmod(file_mode(self._path.parent))
-        file_bytes = self._path.stat().st_size
-        return [Part(array_record.SUFFIX, file_bytes, hash_regular(self._path))]
+        return [Part(array_record.SUFFIX, self._hash.bytes, sha256)]
 
     def discard(self) -> None:
         with suppress(Exception):  # the disk may be full; the file is removed anyway
             self._writer.close()
+        self._hash.discard()

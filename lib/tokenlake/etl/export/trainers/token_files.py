@@ -18,6 +18,7 @@ from tokenlake.etl.export.flat_manifest import FlatFile
 from tokenlake.etl.export.shard_folder import ShardFolder
 from tokenlake.etl.export.shard_record import Part, Shard
 from tokenlake.etl.export.token_rows import TokenRows
+from tokenlake.etl.export.trainers.closing_shard import ClosingShard
 from tokenlake.etl.export.trainers.token_layout import OpenTokenFile, TokenLayout
 from tokenlake.runtime.store.writes import HashingFile
 
@@ -77,6 +78,9 @@ class TokenFiles:
         self._file_rows = 0
         self._recorded_bytes = 0  # of the open shard's ids
         self._open: OpenTokenFile | None = None
+        # A shard that is full, and not recorded yet; at most one, so that no more than
+        # two shards wait in memory.
+        self._closing: ClosingShard | None = None
         growing = shards.growing(series)
         if growing is not None:
             self._open = layout.open(self._open_path, growing.parts)
@@ -132,6 +136,7 @@ class TokenFiles:
         """
         if self._open is not None:
             self._end_file()
+        self._record_closed()
         if not self._shards:
             if self._layout.has_folders:
                 self._folder.rmdir()
@@ -154,7 +159,10 @@ class TokenFiles:
     @property
     def _open_path(self) -> Path:
         """Path of the open shard, without a suffix."""
-        return self._shard_folder.path_of(self._series, len(self._shards))
+        index = len(self._shards)
+        if self._closing is not None:
+            index += 1
+        return self._shard_folder.path_of(self._series, index)
 
     def _named(self, shard: Shard, part: Part, naming: str | None) -> FlatFile:
         """Name a part of a shard, and return its entry, without rows."""
@@ -187,10 +195,12 @@ class TokenFiles:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Close the open file after an error.
+        """Close the open files after an error.
 
         The files are for the caller to remove.
         """
+        if self._closing is not None:
+            self._closing.discard()
         if self._open is not None:
             self._open.discard()
 
@@ -204,15 +214,22 @@ class TokenFiles:
         return self._edges[edge_index]
 
     def _end_file(self) -> None:
-        """Close the open shard and record it."""
-        # A shard is recorded only after its last byte is written.
+        """Let a thread close the open shard."""
         assert self._open is not None
-        closed_parts = tuple(self._open.close())
-        shard = Shard(self._series, len(self._shards), self._file_rows, closed_parts)
-        self._shard_folder.add(shard)
-        self._shards.append(shard)
+        self._record_closed()
+        self._closing = ClosingShard(self._open, self._file_rows)
         self._open = None
         self._file_rows = 0
+
+    def _record_closed(self) -> None:
+        """Record the shard that the thread closes, after its last byte is written."""
+        if self._closing is None:
+            return
+        closed_parts = tuple(self._closing.finish())
+        shard = Shard(self._series, len(self._shards), self._closing.rows, closed_parts)
+        self._closing = None
+        self._shard_folder.add(shard)
+        self._shards.append(shard)
 
     def _record_growth(self) -> None:
         """Record the state of a shard that has grown.
@@ -226,6 +243,8 @@ class TokenFiles:
         # Formats that cannot be continued have no parts until their end.
         open_parts = tuple(self._open.so_far())
         if open_parts:
+            # Shards are recorded in order: a series is continued after its last one.
+            self._record_closed()
             shard = Shard(
                 self._series,
                 len(self._shards),

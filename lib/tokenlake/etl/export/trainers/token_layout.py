@@ -20,7 +20,7 @@ from tokenlake.etl.export.file_mode import file_mode
 from tokenlake.etl.export.flat_manifest import FlatFile
 from tokenlake.etl.export.shard_record import Part, Shard
 from tokenlake.etl.export.token_rows import TokenRows
-from tokenlake.runtime.store.writes import HashingFile
+from tokenlake.etl.export.trainers.block_file import BlockFile
 
 MASK_TYPE: Final = np.dtype(np.uint8)
 """Type of masks in columns: 1 for true."""
@@ -199,6 +199,8 @@ class NumberSpool:
 
     def numbers(self) -> npt.NDArray[np.int32]:
         """Return all numbers, mapped into memory, int32[n]."""
+        # The last numbers may wait in a block, and a map shows those of the file.
+        self._part.file.flush()
         if not self._part.bytes:  # an empty file cannot be mapped
             return np.zeros(0, np.int32)
         return np.memmap(self._path, np.int32, "r")
@@ -231,9 +233,7 @@ class PartFile:
         for part in parts:
             if part.suffix == suffix:
                 recorded_bytes = part.bytes
-        self.file: Any = HashingFile(
-            self._path, begin=recorded_bytes, hashes_aside=True
-        )
+        self.file: Any = BlockFile(self._path, begin=recorded_bytes)
 
     @property
     def bytes(self) -> int:
