@@ -96,7 +96,7 @@ def measure_adding(
     requests, read_bytes = _requests_on_s3(folder, vocabulary)
     goals = [
         Goal(
-            f"1 file added to {file_count:,}, {units:,} units taken over",
+            f"1 file added to {file_count:,}, {units:,} units reused",
             addition.wall,
             "at most",
             ADD_SECONDS,
@@ -116,8 +116,8 @@ def measure_adding(
             CPU_SECONDS,
             " CPU s",
         ),
-        Goal("S3 requests for each unit taken over", requests, "at most", REQUESTS),
-        Goal("bytes of shards that came down meanwhile", read_bytes, "at most", 0.0),
+        Goal("S3 requests per reused unit", requests, "at most", REQUESTS),
+        Goal("bytes of shards read meanwhile", read_bytes, "at most", 0.0),
     ]
     note = f"adding 1 file to {file_count:,} took {addition.cpu:.1f} CPU s"
     return goals, [note]
@@ -233,7 +233,7 @@ def _requests_on_s3(folder: Path, vocabulary: Vocabulary) -> tuple[float, float]
             _write_file(inputs, units, "more")
             server.log.clear()
             if build_dataset(settings, workers=1).units_reused != units:
-                raise RuntimeError(f"not all of {units} units on S3 were taken over")
+                raise RuntimeError(f"not all of {units} units on S3 were reused")
             # 3. Its requests, and the shards that it read.
             request_counts.append(len(server.log))
             for request in server.log:

@@ -147,7 +147,7 @@ def write_hashes(data: Path, target: Path, every: int) -> None:
                 print(f"{files.name} {mode}: {error}", flush=True)
                 continue
             hashes[f"{files.name} {mode} strings"] = hashes_of(reference, strings)
-            # Documents have no special tokens, so that one mode is enough.
+            # Documents are hashed in one mode only.
             if mode == "literal":
                 hashes[f"{files.name} {mode} documents"] = hashes_of(
                     reference, documents
@@ -221,14 +221,14 @@ def compare_versions(old: Path, new: Path) -> int:
     for array_name in old_hashes.files:
         if array_name == "version":
             continue
-        count = len(old_hashes[array_name])
+        old_array = old_hashes[array_name]
         if array_name not in new_hashes.files:
-            print(f"{array_name}: {count:,}, refused by {new_version}")
+            print(f"{array_name}: {len(old_array):,}, refused by {new_version}")
             continue
-        # Hashes are in the order of the texts.
-        differing = np.flatnonzero(old_hashes[array_name] != new_hashes[array_name])
+        # Hashes are in the order of the texts. The first differing texts are named.
+        differing = np.flatnonzero(old_array != new_hashes[array_name])
         examples = differing[:5].tolist() or ""
-        print(f"{array_name}: {count:,}, {len(differing)} differ {examples}")
+        print(f"{array_name}: {len(old_array):,}, {len(differing)} differ {examples}")
         total += len(differing)
     return total
 

@@ -73,18 +73,18 @@ def plant(texts: Sequence[str], size: int, seed: int = 0) -> Iterator[str]:
     is_first_pass = True
     while yielded < size:
         for text in texts:
-            # After the first pass, all originals are changed.
+            # 1. The text, or a changed copy after the first pass.
             document = text
             if not is_first_pass:
                 document = _changed(text, FRESH, generator)
-            documents = [document]
-            # A fifth of the documents is followed by a near duplicate.
+            yielded += len(document)
+            yield document
+            # 2. A near duplicate of a fifth of the documents.
             if generator.random() < 0.2:
                 share = generator.choice(SHARES)
-                documents.append(_changed(document, share, generator))
-            for document in documents:
-                yielded += len(document)
-                yield document
+                near_duplicate = _changed(document, share, generator)
+                yielded += len(near_duplicate)
+                yield near_duplicate
             if yielded >= size:
                 return
         is_first_pass = False
@@ -227,7 +227,7 @@ def measure_clusters(
     # 3. Tokenlake compared with datatrove.
     goals = [
         Goal(
-            "pairs that differ from datatrove's, of the same words",
+            "pairs that differ from datatrove's, with the same words",
             len(pairs["ours"] ^ pairs["ours words"]),
             "at most",
             0,

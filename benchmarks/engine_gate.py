@@ -479,7 +479,7 @@ def print_cost_table(all_files: dict[str, TokenizerFiles]) -> None:
     """
     documents = shard()
     print(
-        "| tokenizer | gate, CPU s | with places, CPU s | shard, CPU s | samples, share of it |"
+        "| tokenizer | gate, CPU s | with places, CPU s | shard, CPU s | share of samples |"
     )
     print("|---|---|---|---|---|", flush=True)
     for tokenizer_name, files in all_files.items():

@@ -87,7 +87,7 @@ def measure_executors(
     for executor, most in MOST.items():
         goals.append(
             Goal(
-                f"a unit on {executor} beyond one on this machine",
+                f"a unit on {executor}, beyond a unit on the local executor",
                 medians[executor] - medians["local"],
                 "at most",
                 most,
@@ -96,7 +96,7 @@ def measure_executors(
         )
     goals.append(
         Goal(
-            "units a CPU s, eight workers by the store / one",
+            "units per CPU s, eight workers that join by the store / one",
             medians["store x1"] / medians["store x8"],
             "at least",
             LEAST_SHARE,

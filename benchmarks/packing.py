@@ -221,7 +221,7 @@ def _goals(
         # A packer that loses tokens needs fewer rows.
         if not peer.lost:
             yield Goal(
-                f"{label}: rows less than {peer.system}'s",
+                f"{label}: rows fewer than {peer.system}'s",
                 peer.rows - best_fit.rows,
                 "at least",
                 0,

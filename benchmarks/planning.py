@@ -110,9 +110,9 @@ def measure_planning(folder: Path, files: int = 100_000) -> list[Row]:
     plan_seconds = plan.wall - steps.footers
     return [
         (f"find {files} files, s", steps.listing, None),
-        ("hash them, nothing known, s", steps.hashing, None),
+        ("hash them, without cached hashes, s", steps.hashing, None),
         ("read the footers of the Parquet half, s", steps.footers, None),
-        ("plan, hashes known and footers left out, s", plan_seconds, PLAN_SECONDS),
+        ("plan, with cached hashes and without footers, s", plan_seconds, PLAN_SECONDS),
         ("peak memory, bytes", peak_bytes, float(PLAN_BYTES)),
     ]
 
@@ -144,7 +144,11 @@ def measure_million(folder: Path, files: int) -> list[Row]:
     shutil.rmtree(tree)
     peak_bytes = max(plan.peak_bytes for plan in (first, again, added))
     return [
-        (f"plan {files:,} files, nothing known, CPU s", first.cpu, MILLION_SECONDS),
+        (
+            f"plan {files:,} files, without cached hashes, CPU s",
+            first.cpu,
+            MILLION_SECONDS,
+        ),
         ("again, CPU s", again.cpu, None),
         ("with one file more, CPU s", added.cpu, None),
         ("peak memory, bytes", peak_bytes, float(PLAN_BYTES)),

@@ -33,7 +33,7 @@ BARE: Final = 3.0
 """Goal: CPU seconds of many files, divided by those of the bare loop."""
 
 EACH: Final = 3.0
-"""Goal: CPU milliseconds of a unit beyond its bytes."""
+"""Goal: CPU milliseconds of a unit, beyond the cost of its bytes."""
 
 _FILE_RECORDS: Final = 3
 _RECORD_CHARACTERS: Final = 480
@@ -116,7 +116,7 @@ def measure_small(
             "x",
         ),
         Goal(
-            f"a unit of {unit_bytes:,} bytes beyond its bytes",
+            f"a unit of {unit_bytes:,} bytes, beyond the cost of its bytes",
             seconds_per_unit * 1e3,
             "at most",
             EACH,
