@@ -194,6 +194,7 @@ def _run(folder: Path, command: list[str]) -> Measurement:
     run = measure(
         command, report=folder / "measured.json", log=log_path, env=environment
     )
+    # The end of the log shows the reason.
     if run.exit_code:
         raise RuntimeError(
             f"{' '.join(command)} ended with {run.exit_code}: {log_path.read_text()[-500:]}"

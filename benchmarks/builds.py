@@ -132,6 +132,7 @@ def tree_digests(store: Path) -> dict[str, str]:
     for path in sorted(root.rglob("*")):
         relative_path = path.relative_to(root).as_posix()
         is_temporary = "tmp" in relative_path.split("/")
+        # Temporary files belong to interrupted units.
         if path.is_file() and not is_temporary and not relative_path.startswith(FREE):
             digests[relative_path] = hashlib.sha256(path.read_bytes()).hexdigest()
     return digests

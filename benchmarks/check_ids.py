@@ -138,6 +138,7 @@ def write_hashes(data: Path, target: Path, every: int) -> None:
     documents = all_documents.take(pa.array(range(0, len(all_documents), every)))
     hashes: dict[str, UInt64] = {}
     for files in tokenizers_of(data):
+        # The strings depend on the added tokens of the tokenizer.
         strings = text_of_strings([*random_strings(files), *strings_of_all_points()])
         for mode in MODES:
             start_time = time.process_time()
@@ -190,6 +191,7 @@ def strings_of_all_points() -> Iterator[str]:
     points = [point for point in range(_CODE_POINTS) if point not in _SURROGATES]
     for first_index in range(0, len(points), POINTS_IN_STRING):
         pieces: list[str] = []
+        # 24 code points fit into a string of moderate length.
         for point in points[first_index : first_index + POINTS_IN_STRING]:
             character = chr(point)
             pieces.append(f"a{character}1{character} {character}")
@@ -214,6 +216,7 @@ def compare_versions(old: Path, new: Path) -> int:
     """
     old_hashes = np.load(old)
     new_hashes = np.load(new)
+    # The files also hold the version of `tokenizers`.
     old_version = old_hashes["version"]
     new_version = new_hashes["version"]
     print(f"tokenizers {old_version} and {new_version}: texts with other ids")

@@ -105,9 +105,11 @@ def pairs_of(clusters: dict[int, int]) -> set[Pair]:
     Args:
         clusters: Number of a document -> its cluster.
     """
+    # 1. The documents of each cluster.
     members: dict[int, list[int]] = {}
     for document, cluster in clusters.items():
         members.setdefault(cluster, []).append(document)
+    # 2. All pairs of them.
     pairs: set[Pair] = set()
     for documents in members.values():
         pairs.update(combinations(sorted(documents), 2))
@@ -298,6 +300,7 @@ def measure_verdicts(
     }
     goals: list[Goal] = []
     notes: list[str] = []
+    # All filters in one run of datatrove.
     for word_source in _WORD_SOURCES:
         output = work / f"filters-{word_source}"
         command = _datatrove_command("filters", source, output, word_source)

@@ -292,6 +292,7 @@ def run(options: Options) -> Results:
         results.notes.append(
             "Quick: a few MB and one run show that everything works; the numbers mean nothing"
         )
+    # 1. Tokenizers, which are trained if the real ones are missing.
     maker = InputMaker(options.work)
     vocabularies = [obtain(name, options.work, maker) for name in options.tokenizers]
     results.vocabularies = vocabularies
@@ -314,6 +315,7 @@ def run(options: Options) -> Results:
         "determinism": _run_determinism,
         "memory": _run_memory,
     }
+    # 2. All requested parts, in their order.
     requested_parts = set(options.parts)
     # Killed builds are compared with the same reference as other builds.
     if "kill" in requested_parts:

@@ -206,6 +206,7 @@ def ids_digest(system: System, job: Job) -> str | None:
     if system.family not in _RAW:
         return None
     digest = hashlib.sha256()
+    # Files in the order of the input, in blocks.
     for path in sorted(job.output.glob(_RAW[system.family])):
         with path.open("rb") as source:
             while block := source.read(1 << 20):

@@ -202,6 +202,7 @@ def unit_sizes(size: int, unit_size: int, files: int = 8) -> list[int]:
     """
     sizes: list[int] = []
     for _ in range(files):
+        # Full units, and a smaller one at the end.
         remaining = size // files
         while remaining > 0:
             sizes.append(min(remaining, unit_size))
@@ -358,7 +359,8 @@ def _time_bare_loop(
     program = "benchmarks.systems.bare_gigatoken"
     for number in range(processes):
         folder = _new_folder(work / "cores-shares" / str(number))
-        # Links take no time to write, and pieces are dealt in turn.
+        # The share of a process is a folder with links, which take no time to write.
+        # Pieces are dealt in turn.
         for piece in pieces[number::processes]:
             os.link(piece, folder / piece.name)
         output = _new_folder(work / "cores-bare" / str(number))
@@ -411,6 +413,7 @@ def print_measured(
         # Warm up: the first build compiles modules and fills caches.
         _time_build(work, source, vocabulary, max(worker_counts))
         for workers in worker_counts:
+            # Both in turns, so that a change of the load affects both.
             wall = _time_build(work, source, vocabulary, workers)
             bare = _time_bare_loop(work, pieces, vocabulary, workers)
             print(

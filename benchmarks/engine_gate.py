@@ -375,6 +375,7 @@ def tokenizers() -> dict[str, TokenizerFiles]:
         folder = real_folder(name)
         if folder is not None:
             all_files[f"{name} (real)"] = TokenizerFiles.read(folder)
+    # Trained tokenizers of all forms.
     for name, files in samples.known().items():
         all_files[f"{name} (trained)"] = files
     return all_files
@@ -483,6 +484,7 @@ def print_cost_table(all_files: dict[str, TokenizerFiles]) -> None:
     )
     print("|---|---|---|---|---|", flush=True)
     for tokenizer_name, files in all_files.items():
+        # Each tokenizer builds the same shard.
         with tempfile.TemporaryDirectory() as work:
             cost = measure_cost(files, documents, Path(work) / "work")
         print(

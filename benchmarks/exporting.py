@@ -116,6 +116,7 @@ def bare_write(contents: Mapping[str, bytes], folder: Path) -> None:
         folder: New folder for the files.
     """
     folder.mkdir()
+    # The folders that get a new entry.
     folders = {folder, folder.parent}
     for name, data in contents.items():
         path = folder / name
@@ -151,9 +152,11 @@ def measure_format(
     for _ in range(repeats):
         for target in ("export", "loop", "write"):
             shutil.rmtree(folder / target, ignore_errors=True)
+        # 1. The export.
         export = partial(tl.export_version, store, folder / "export", format, name=name)
         export_runs.append(timed(export))
         contents = contents_of(folder / "export")
+        # 2. The bare loop and the bare write of the exported files.
         loop = partial(bare_loop, store, manifest, contents, folder / "loop")
         loop_runs.append(timed(loop))
         write = partial(bare_write, contents, folder / "write")

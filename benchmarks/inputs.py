@@ -174,8 +174,10 @@ def recombined_lines(text: str, digest: bytes, turn: int) -> Iterator[str]:
         turn: Number of the pass over all texts.
     """
     generator = random.Random(digest + turn.to_bytes(4, "little"))
+    # 1. Shuffle the lines.
     lines = text.splitlines(keepends=True)
     generator.shuffle(lines)
+    # 2. Cut them into documents.
     start = 0
     while start < len(lines):
         stop = start + generator.randint(20, 400)
@@ -197,6 +199,7 @@ def load_input(folder: Path) -> Input | None:
     description = folder / "input.json"
     if not description.exists():
         return None
+    # The folder may have been moved.
     fields = json.loads(description.read_bytes())
     source = Input(**(fields | {"folder": str(folder)}))
     if source.recipe != RECIPE or _file_bytes(folder) != source.file_bytes:

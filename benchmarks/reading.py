@@ -240,6 +240,7 @@ def _write_parquet(path: Path, texts: Sequence[str]) -> None:
         path, schema, compression="zstd", write_page_checksum=True
     ) as output_file:
         for first in range(0, len(texts), _GROUP_ROWS):
+            # One row group.
             group_texts = texts[first : first + _GROUP_ROWS]
             ids = pa.array(range(first, first + len(group_texts)), pa.int64())
             values = pa.array(group_texts, pa.large_string())
@@ -320,6 +321,7 @@ def _write_large(
     """
     pass_bytes = _bytes_of(texts)
     passes = max(1, size // pass_bytes)
+    # Row groups are written one by one, so that memory is small.
     if kind == "parquet":
         _write_large_parquet(path, texts, passes)
     else:
@@ -367,6 +369,7 @@ def measure_seek(cases: Sequence[ReadCase], repeats: int = 25) -> list[Goal]:
         if case.kind not in source_classes:
             continue
         source = source_classes[case.kind](case.path)
+        # The file is a single shard.
         (shard,) = source.shard_names
         # Reading the last row builds the index.
         next(iter(source.open_shard_at_row(shard, case.rows - 1)))

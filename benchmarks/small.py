@@ -161,6 +161,7 @@ def _records(source: Input) -> Iterator[bytes]:
         with path.open("rb") as lines:
             for line in lines:
                 text = orjson.loads(line)["text"]
+                # The last record of a text is shorter.
                 for first_character in range(0, len(text), _RECORD_CHARACTERS):
                     record = {
                         "text": text[

@@ -155,6 +155,7 @@ def find_texts(roots: Iterable[Path]) -> list[TextFile]:
     for path in sorted(set(_candidates(roots))):
         text = read_text(path)
         if text is not None:
+            # Files with equal texts have the same digest.
             data = text.encode()
             digest = hashlib.blake2b(data, digest_size=16).digest()
             files.setdefault(digest, TextFile(digest, str(path), len(data)))

@@ -166,6 +166,7 @@ def _measure_run(work: Path, case: TextsCase, system: str, label: str) -> None:
     """Run a system on its input, and add its measurement or failure to the case."""
     run = _run(work, case, system, case.input(system))
     if run.exit_code:
+        # A failed system has no figures.
         case.failures[system] = f"exit code {run.exit_code}, see {work / 'logs'}"
         case.runs.pop(system, None)
         return
@@ -303,6 +304,7 @@ def _rows(path: Path, mask_column: str) -> Iterator[tuple[Any, Any]]:
     """Yield the ids and the mask (bool) of each row of a Parquet file."""
     columns = ["input_ids", mask_column]
     for batch in pq.ParquetFile(path).iter_batches(columns=columns):
+        # Lists of Arrow: the values of a row are a slice of the column.
         all_ids = batch.column("input_ids")
         all_masks = batch.column(mask_column)
         for ids, mask in zip(all_ids, all_masks, strict=True):
@@ -401,6 +403,7 @@ def _write(folder: Path, rows: Sequence[dict[str, Any]], size: int) -> None:
         return
     folder.mkdir(parents=True, exist_ok=True)
     with path.open("wb") as output_file:
+        # Repeat the rows until the file is large enough.
         for row in cycle(rows):
             output_file.write(orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE))
             if output_file.tell() >= size:

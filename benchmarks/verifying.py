@@ -220,6 +220,7 @@ def repeated(built: Path, version: Path, copies: int) -> Manifest:
     shards: list[ShardEntry] = []
     for copy in range(copies):
         for record in records:
+            # Each copy has its own range of numbers.
             unit = copy * unit_numbers + record.unit
             parts = [_link_shard(built, version, part, unit) for part in record.parts]
             shards += parts
@@ -240,6 +241,7 @@ def repeated(built: Path, version: Path, copies: int) -> Manifest:
         other_files=other_files,
         accounts=accounts,
     )
+    # Reject an inconsistent manifest, which no command would read.
     new_manifest.check()
     (version / MANIFEST).write_bytes(new_manifest.to_bytes())
     return new_manifest

@@ -90,6 +90,7 @@ def obtain(name: str, work: Path, maker: InputMaker) -> Vocabulary:
     folder = real_folder(name)
     if folder is not None:
         return _describe(name, folder, f"the real {_repository(name)}")
+    # Training is slow, so a trained tokenizer is kept.
     folder = work / "tokenizers" / name
     if not (folder / "tokenizer.json").exists():
         folder.mkdir(parents=True, exist_ok=True)

@@ -136,6 +136,7 @@ class TextMaker:
     def _near_points(self) -> str:
         """Return characters of one script of the first planes, and some spaces."""
         generator = self._generator
+        # A script mostly has neighbouring code points.
         first = generator.randrange(generator.choice((0x3000, _PLANE, 3 * _PLANE)))
         count = generator.randint(1, 20)
         points = [first + generator.randrange(96) for _ in range(count)]
@@ -159,6 +160,7 @@ class TextMaker:
         generator = self._generator
         pieces: list[str] = []
         for _ in range(generator.randint(1, 6)):
+            # A letter, up to three marks or parts of a syllable, and perhaps a border.
             pieces.append(generator.choice(_BASES))
             pieces += generator.choices(_COMBINING, k=generator.randint(0, 3))
             pieces.append(generator.choice(("", " ", "'s", "\n\n")))
@@ -182,6 +184,7 @@ class TextMaker:
         """Return a slice of a document, sometimes with an inserted string."""
         generator = self._generator
         document = generator.choice(self._documents)
+        # Up to 200 characters, from any place on.
         begin = generator.randrange(len(document) + 1)
         text = document[begin : begin + generator.randint(1, 200)]
         if generator.random() < 0.3:
@@ -263,12 +266,14 @@ def changed_tokenizers(generator: random.Random) -> Iterator[TokenizerFiles]:
     """Yield small tokenizers of all forms with random added tokens."""
     names = [*BYTE_LEVEL_FORMS, *SENTENCEPIECE_FORMS]
     for _ in range(_CHANGED):
+        # 1. A tokenizer of a form of the tests.
         base = form(generator.choice(names))
         specification = json.loads(base.json_bytes)
         vocabulary = specification["model"]["vocab"]
         added_tokens = specification["added_tokens"]
         added_ids = [token["id"] for token in added_tokens]
         next_id = max(*vocabulary.values(), *added_ids) + 1
+        # 2. One to seven added tokens.
         for content in generator.sample(TOKENS, generator.randint(1, 7)):
             # A token of the vocabulary keeps its id.
             token_id = base.token_id(content)
@@ -320,6 +325,7 @@ def main(arguments: Sequence[str]) -> int:
             f"| {label} | {sums.strings:,} | {sums.ids:,} | {len(sums.differing)} |",
             flush=True,
         )
+        # Examples of differences.
         for text in sums.differing[:3]:
             print(f"    {text[:200]!a}", flush=True)
     print(f"\n{total_strings:,} strings, {total_differing} differ", flush=True)

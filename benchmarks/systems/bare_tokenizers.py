@@ -91,6 +91,7 @@ def _write(encode: Encode, files: Sequence[Path], arguments: Arguments) -> None:
     dtype = np.dtype(f"u{arguments.id_bytes}")
     for file in files:
         with (arguments.output / f"{file.stem}.ids").open("wb") as output_file:
+            # A block of texts is encoded in small batches.
             for texts in read_texts([file]):
                 for first_text in range(0, len(texts), BATCH):
                     all_ids = encode(texts.slice(first_text, BATCH).to_pylist())

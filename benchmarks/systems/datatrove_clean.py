@@ -129,10 +129,12 @@ def judge(source: Path) -> list[dict[str, str]]:
 
 def main(mode: str, source: str, output: str, words: str) -> None:
     """Write the clusters or verdicts of all documents, see the module."""
+    # Replace words before any step of datatrove runs.
     if words == "ours":
         use_tokenlake_words()
     folder = Path(output)
     folder.mkdir(parents=True, exist_ok=True)
+    # Write the result of the requested step.
     if mode == "minhash":
         clusters = deduplicate(Path(source), folder)
         (folder / "clusters.json").write_text(json.dumps(clusters))

@@ -31,6 +31,7 @@ def tokenlake(kind: str, path: str) -> Counts:
     from tokenlake.etl.sources.records import read_range
     from tokenlake.etl.sources.splits import split_file
 
+    # A dataset of one file, with default options.
     dataset = DatasetConfig(name="rows", data_files=path)
     source = resolve_source(PipelineConfig(datasets=(dataset,)), dataset)
     row_count = 0

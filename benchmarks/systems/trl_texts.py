@@ -46,6 +46,7 @@ def prepare_prompt(tokenizer: Any) -> Callable[[Rows], Rows]:
         prompt = TEMPLATE.format(
             instruction=row["instruction"], input=row["input"], output=""
         )
+        # Both are tokenized: the prompt shows where the completion begins.
         completed = prompt + row["output"] + tokenizer.eos_token
         prompt_ids = tokenizer(prompt)["input_ids"]
         ids = tokenizer(completed)["input_ids"]
