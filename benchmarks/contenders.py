@@ -48,7 +48,7 @@ class System:
     def missing(self) -> str | None:
         """Return why the system cannot run, with the install line; None if it can."""
         if self.environment and variable(self.environment) not in os.environ:
-            return f"it needs a Python of its own, named by {variable(self.environment)}: see benchmarks/README.md"
+            return f"it needs a separate Python, named by {variable(self.environment)}: see benchmarks/README.md"
         # Its interpreter may be that of another environment.
         missing_modules: list[str] = []
         for module in self.needs:
