@@ -238,9 +238,9 @@ def measure_parts(work: Path, source: Input, vocabulary: Vocabulary) -> PartTime
     seconds_per_byte = (large_seconds - small_seconds) / (large_bytes - small_bytes)
     # 3. The bare loop.
     output = _new_folder(work / "cores-bare")
-    arguments = [source.folder, vocabulary.folder, vocabulary.eos, str(output), "1"]
     program = "benchmarks.systems.bare_parts"
-    bare = _json_output([sys.executable, "-m", program, *arguments], environment)
+    command = _bare_command(program, Path(source.folder), vocabulary, output)
+    bare = _json_output(command, environment)
     shutil.rmtree(output)
     shutil.rmtree(store, ignore_errors=True)
     # 4. The imports.
@@ -273,6 +273,28 @@ def _worker_times(config: Path, request: str, env: dict[str, str]) -> dict[str, 
     """Return the times that a worker process prints, see :mod:`.worker_parts`."""
     program = "benchmarks.systems.worker_parts"
     return _json_output([sys.executable, "-m", program, str(config), request], env)
+
+
+def _bare_command(
+    program: str, folder: Path, vocabulary: Vocabulary, output: Path
+) -> list[str]:
+    """Return the command of a bare loop in one process.
+
+    Args:
+        program: Module of the program.
+        folder: Folder of the input.
+        vocabulary: Tokenizer.
+        output: Empty folder for the output.
+    """
+    arguments = [
+        str(folder),
+        vocabulary.folder,
+        vocabulary.eos,
+        str(output),
+        "1",
+        str(vocabulary.id_bytes),
+    ]
+    return [sys.executable, "-m", program, *arguments]
 
 
 def _median_unit(units: Sequence[tuple[int, float]]) -> tuple[int, float]:
@@ -364,8 +386,7 @@ def _time_bare_loop(
         for piece in pieces[number::processes]:
             os.link(piece, folder / piece.name)
         output = _new_folder(work / "cores-bare" / str(number))
-        arguments = [str(folder), vocabulary.folder, vocabulary.eos, str(output), "1"]
-        commands.append([sys.executable, "-m", program, *arguments])
+        commands.append(_bare_command(program, folder, vocabulary, output))
     environment = builds.environment(work, work / "cores-cache")
     try:
         return _wall_seconds(commands, environment, work / "cores-bare.log")
