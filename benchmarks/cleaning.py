@@ -360,9 +360,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.minhash:
         goals += measure_clusters(work, source, documents, planted)
     for goal in goals:
-        print(f"{'met ' if goal.met else 'MISS'} {goal}")
+        print(f"{'met ' if goal.is_met else 'MISS'} {goal}")
     print(*notes, sep="\n")
-    return 0 if all(goal.met for goal in goals) else 1
+    return 0 if all(goal.is_met for goal in goals) else 1
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:

@@ -1,5 +1,5 @@
-"""The part `loader`: what batches cost, how long a trainer waits, what hosts share,
-how well rows are mixed.
+"""The part `loader`: cost of batches, waiting times, work of several hosts, and
+quality of the shuffle.
 """
 
 from __future__ import annotations
@@ -7,6 +7,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -25,14 +26,30 @@ from benchmarks.loader_remote import measure_remote
 from benchmarks.mixture_quality import measure_mixture_quality
 from benchmarks.vocabularies import Vocabulary
 
-# MB of text: the input that shows start-up cost, the one of `--quick`
-SMALL, QUICK = 4.0, 16.0
-PASSES: Final = 3  # epochs of a measured run
+SMALL: Final = 4.0
+"""MB of text of the small input, on which a run is little more than start-up."""
+
+QUICK: Final = 16.0
+"""MB of text of the input of `--quick`."""
+
+PASSES: Final = 3
+"""Number of epochs of a measured run."""
+
+LEAST_TURNS: Final = 5
+"""Least number of measured runs of short measurements."""
 
 
 @dataclass(slots=True, kw_only=True)
 class LoaderReport:
-    """Everything that was found."""
+    """All results of the part `loader`.
+
+    Attributes:
+        series: Rates of the loaders.
+        quality: Lines of the table of orders.
+        goals: Goals of all measurements.
+        notes: Notes on all measurements.
+        failures: Errors of loaders and of measurements.
+    """
 
     series: list[LoaderSeries] = field(default_factory=list)
     quality: list[list[str]] = field(default_factory=list)
@@ -41,17 +58,23 @@ class LoaderReport:
     failures: list[str] = field(default_factory=list)
 
     def add(
-        self, what: str, measure: Callable[[], tuple[list[Goal], list[str]]]
+        self, name: str, measure: Callable[[], tuple[list[Goal], list[str]]]
     ) -> None:
-        """Have one more question answered; where that fails, the others keep their
-        answers.
+        """Run a measurement, and add its goals and notes.
+
+        If it fails, its error is added, and the benchmark continues.
+
+        Args:
+            name: Name of the measurement.
+            measure: Function that returns goals and notes.
         """
-        print(f"loader, {what} ...", file=sys.stderr, flush=True)
+        print(f"loader, {name} ...", file=sys.stderr, flush=True)
         try:
             goals, notes = measure()
         except (RuntimeError, OSError, KeyError, ValueError) as error:
-            self.failures.append(f"loader, {what}: {type(error).__name__}: {error}")
-            print(self.failures[-1], file=sys.stderr, flush=True)
+            failure = f"loader, {name}: {type(error).__name__}: {error}"
+            self.failures.append(failure)
+            print(failure, file=sys.stderr, flush=True)
             return
         self.goals += goals
         self.notes += notes
@@ -66,60 +89,79 @@ def measure_loader(
     *,
     quick: bool,
 ) -> LoaderReport:
-    """Measure all that can run here; what cannot is named with its install line.
+    """Run all measurements of the part that can run here.
+
+    Loaders that cannot run are noted with the line that installs them.
 
     Args:
-        megabytes: text of the input.
-        quick: a small input, one epoch, and no peers.
+        work: Folder for all files of the benchmark.
+        maker: Maker of inputs.
+        vocabulary: Tokenizer of the datasets.
+        megabytes: Text of the input, in MB.
+        repeats: Number of measured runs of each loader.
+        quick: Whether to use a small input, one epoch, and no peers.
     """
     report = LoaderReport()
+    passes = PASSES
+    turns = max(repeats, LEAST_TURNS)
+    if quick:
+        megabytes = QUICK
+        passes = 1
+        turns = 1
+
+    # 1. Inputs and loaders.
+    source = maker.make(megabytes)
     small = make_input(work, maker.make(SMALL), vocabulary)
-    full = make_input(work, maker.make(QUICK if quick else megabytes), vocabulary)
+    full = make_input(work, source, vocabulary)
     report.notes.append(
         f"Loaders read {full.describe()}; batches of 256 x 2048 int32, every token summed up"
     )
-    loaders = _present(report.notes, quick=quick)
-    modules = dict.fromkeys(
-        one.module
-        for one in loaders
-        if one.role != "ceiling" and "tokenlake" not in one.module
-    )
-    report.notes.append(
-        f"Loaders' versions: {', '.join(map(release, modules)) or 'none but ours'}"
-    )
-    report.series = measure_rates(
-        work, loaders, full, small, 1 if quick else PASSES, repeats
-    )
+    loaders = _available_loaders(report.notes, quick=quick)
+    report.notes.append(f"Loaders' versions: {_versions(loaders)}")
+
+    # 2. Rates of all loaders.
+    report.series = measure_rates(work, loaders, full, small, passes, repeats)
     report.goals = rate_goals(report.series)
-    report.failures = [
-        f"{one.loader.name}: {one.failure}" for one in report.series if one.failure
-    ]
-    turns = 1 if quick else max(repeats, 5)
-    report.add("moments", lambda: measure_moments(work, maker, vocabulary, full, turns))
-    report.add("hosts", lambda: measure_hosts(work, full))
-    report.add("64 sources", lambda: measure_many_sources(small, turns))
+    for series in report.series:
+        if series.failure:
+            report.failures.append(f"{series.loader.name}: {series.failure}")
+
+    # 3. Measurements of Tokenlake's loader alone.
+    report.add(
+        "moments", partial(measure_moments, work, maker, vocabulary, full, turns)
+    )
+    report.add("hosts", partial(measure_hosts, work, full))
+    report.add("64 sources", partial(measure_many_sources, small, turns))
     report.add("mixtures' order", measure_mixture_quality)
-    report.add("a bucket", lambda: measure_remote(work, full, turns))
-    report.add("ranks", lambda: measure_balance(full))
-    source, epochs = maker.make(QUICK if quick else megabytes), 1 if quick else PASSES
+    report.add("a bucket", partial(measure_remote, work, full, turns))
+    report.add("ranks", partial(measure_balance, full))
     report.add(
         "documents",
-        lambda: measure_ragged(work, source, vocabulary, full, epochs, turns),
+        partial(measure_ragged, work, source, vocabulary, full, passes, turns),
     )
-    ran = [one.loader for one in report.series if one.runs]
-    quality = measure_quality(work, ran, full)
+
+    # 4. Orders of all loaders that ran.
+    loaders_that_ran = [series.loader for series in report.series if series.runs]
+    quality = measure_quality(work, loaders_that_ran, full)
     report.quality = quality.lines
     report.notes += quality.notes
-    for one in report.series:
-        # Our datasets have one order, whatever their columns are.
-        judged = OURS if one.loader.role == "ours" else one.loader.name
-        if one.loader.order == SHUFFLED and judged in quality.like_chance:
-            one.loader = replace(one.loader, order=GLOBAL)
+    for series in report.series:
+        loader = series.loader
+        # The order of a dataset is the same for all columns, and judged once.
+        judged_name = OURS if loader.role == "ours" else loader.name
+        if loader.order == SHUFFLED and judged_name in quality.like_chance:
+            series.loader = replace(loader, order=GLOBAL)
     return report
 
 
-def _present(notes: list[str], *, quick: bool) -> Sequence[Loader]:
-    found: list[Loader] = []
+def _available_loaders(notes: list[str], *, quick: bool) -> Sequence[Loader]:
+    """Return the loaders that can run here.
+
+    Args:
+        notes: Notes, to which reasons of the other loaders are added.
+        quick: Whether to leave peers out.
+    """
+    loaders: list[Loader] = []
     for loader in LOADERS:
         reason = loader.missing()
         if reason is not None:
@@ -127,5 +169,15 @@ def _present(notes: list[str], *, quick: bool) -> Sequence[Loader]:
         elif quick and loader.role == "peer":
             notes.append(f"{loader.name} left out: quick")
         else:
-            found.append(loader)
-    return found
+            loaders.append(loader)
+    return loaders
+
+
+def _versions(loaders: Sequence[Loader]) -> str:
+    """Return the packages of the peers with their versions."""
+    modules: list[str] = []
+    for loader in loaders:
+        is_peer = loader.role != "ceiling" and "tokenlake" not in loader.module
+        if is_peer and loader.module not in modules:
+            modules.append(loader.module)
+    return ", ".join(release(module) for module in modules) or "none but ours"

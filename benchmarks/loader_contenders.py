@@ -1,6 +1,4 @@
-"""The loaders compared: how each is started, from which form of the rows, and where
-its package is.
-"""
+"""Loaders that are compared: program, form of the rows, and package of each."""
 
 from __future__ import annotations
 
@@ -25,16 +23,17 @@ class Loader:
     """One line of the table.
 
     Attributes:
-        name: what the table calls it.
-        program: module of :mod:`benchmarks.systems`.
-        form: of the rows, one of :data:`benchmarks.systems.loader_convert.FORMATS`;
-            empty: the store itself.
-        variant: passed to the program.
-        module: what must be importable.
-        order: in which rows come, in words. "shuffled" becomes :data:`GLOBAL` where the
-            delivered order looks like chance.
-        share: of the epochs that the others deliver; slow ones deliver fewer.
-        role: ceilings check, shuffle or collect nothing, and are no loaders.
+        name: Name in the table.
+        program: Module of :mod:`benchmarks.systems`.
+        form: Form of the rows, a key of
+            :data:`benchmarks.systems.loader_convert.FORMATS`. Empty: the store itself.
+        variant: Variant of the program.
+        module: Module that must be importable.
+        order: Description of the order of rows. "shuffled" becomes :data:`GLOBAL` if
+            the delivered order looks like chance.
+        share: Number of epochs over that of other loaders; slow loaders have fewer.
+        role: Role in the comparison. Ceilings do not check, shuffle or collect
+            anything, and are no loaders.
     """
 
     name: str
@@ -47,11 +46,14 @@ class Loader:
     role: Role = "peer"
 
     def missing(self) -> str | None:
-        """Why it cannot run here, with the install line; None if it can."""
+        """Return why it cannot run here, with the line that installs it; None if it can."""
         python = interpreter(self.module)
         if can_import(python, self.module):
             return None
-        return f"{self.name} left out, {self.module} not installed for {python}: {_install(self.module)}"
+        return (
+            f"{self.name} left out, {self.module} not installed for {python}: "
+            f"{_install_line(self.module)}"
+        )
 
 
 OURS: Final = "tokenlake, input_ids"
@@ -70,6 +72,7 @@ LITDATA: Final = "litdata TokensLoader"
 BY_WEIGHTS: Final = "by weights, row groups shuffled, rows inside each"
 
 LOADERS: Final = (
+    # Tokenlake's loader.
     Loader(OURS, "loader_tokenlake", variant="ids", role="ours"),
     Loader(DECODED, "loader_tokenlake", variant="decoded", role="ours"),
     Loader(SEGMENTS, "loader_tokenlake", variant="segments", role="ours"),
@@ -91,37 +94,50 @@ LOADERS: Final = (
         module="jax",
         role="ours",
     ),
+    # Peers.
     Loader(
-        *(
-            GRAIN,
-            "loader_grain",
-            "parquet",
-            "parquet",
-            "grain",
-            "files shuffled, 16 interleaved, window of 10,000",
-        ),
+        GRAIN,
+        "loader_grain",
+        form="parquet",
+        variant="parquet",
+        module="grain",
+        order="files shuffled, 16 interleaved, window of 10,000",
     ),
     Loader(
-        UNSHUFFLED, "loader_grain", "parquet", "stored", "grain", "16 files interleaved"
+        UNSHUFFLED,
+        "loader_grain",
+        form="parquet",
+        variant="stored",
+        module="grain",
+        order="16 files interleaved",
     ),
-    Loader("Grain ArrayRecord", "loader_grain", "arrayrecord", "arrayrecord", "grain"),
+    Loader(
+        "Grain ArrayRecord",
+        "loader_grain",
+        form="arrayrecord",
+        variant="arrayrecord",
+        module="grain",
+    ),
     Loader(
         LITDATA,
         "loader_litdata",
-        "litdata",
+        form="litdata",
         module="litdata",
         order="chunks shuffled, rows inside each",
     ),
-    Loader("datasets, Arrow mapped", "loader_datasets", "datasets", module="datasets"),
+    Loader(
+        "datasets, Arrow mapped", "loader_datasets", form="datasets", module="datasets"
+    ),
     Loader(
         "MosaicML MDS",
         "loader_mds",
-        "mds",
+        form="mds",
         module="streaming",
         order="py1e, its default",
         share=0.25,
     ),
-    Loader(MAPPED, "loader_bare", "uint16", "memmap", "numpy"),
+    Loader(MAPPED, "loader_bare", form="uint16", variant="memmap", module="numpy"),
+    # Ceilings.
     Loader(
         STORED,
         "loader_bare",
@@ -141,44 +157,56 @@ LOADERS: Final = (
     Loader(
         "zstd blocks",
         "loader_bare",
-        "zstd",
-        "zstd",
-        "pyarrow",
-        "stored",
+        form="zstd",
+        variant="zstd",
+        module="pyarrow",
+        order="stored",
         role="ceiling",
     ),
     Loader(
-        "memory copy", "loader_bare", "ids", "copy", "numpy", "stored", role="ceiling"
+        "memory copy",
+        "loader_bare",
+        form="ids",
+        variant="copy",
+        module="numpy",
+        order="stored",
+        role="ceiling",
     ),
 )
 
 
 def command(loader: Loader, data: Path, passes: int) -> list[str]:
-    """The command line of one run, all of it on one core.
+    """Return the command line of one run, all of it on one core.
 
-    CPU seconds of threads that move between virtual cores vary by a third, from run to
-    run and with how often they wake each other, which says more of the machine than of
-    the loader.
+    Args:
+        loader: Loader to run.
+        data: Folder of its rows.
+        passes: Number of epochs.
     """
-    variant = ["--variant", loader.variant] if loader.variant else []
-    program = f"benchmarks.systems.{loader.program}"
-    pinned = (
-        ["taskset", "-c", str(max(os.sched_getaffinity(0)))]
-        if shutil.which("taskset")
-        else []
-    )
-    return [
-        *pinned,
+    words: list[str] = []
+    # CPU seconds of threads that move between virtual cores differ by a third, from run
+    # to run and with the number of wake-ups. That depends on the machine more than on
+    # the loader.
+    if shutil.which("taskset"):
+        last_core = max(os.sched_getaffinity(0))
+        words += ["taskset", "-c", str(last_core)]
+    words += [
         interpreter(loader.module),
         "-m",
-        program,
+        f"benchmarks.systems.{loader.program}",
         str(data),
         str(passes),
-        *variant,
     ]
+    if loader.variant:
+        words += ["--variant", loader.variant]
+    return words
 
 
-def _install(module: str) -> str:
+def _install_line(module: str) -> str:
+    """Return the line that installs a module."""
+    # Packages of peers may conflict with those of the benchmark.
     package = PACKAGES.get(module)
-    apart = f"in an environment of its own, named by {variable(module)}"
-    return f"pip install {package}  ({apart})" if package else f"{INSTALL}, or {apart}"
+    environment = f"in an environment of its own, named by {variable(module)}"
+    if package:
+        return f"pip install {package}  ({environment})"
+    return f"{INSTALL}, or {environment}"

@@ -1,11 +1,10 @@
-"""What the loaders are measured on: packed datasets built from the machine's text, and
-the same rows for each peer.
+"""Datasets that loaders read: packed from the machine's text, and converted for peers.
 
-``corpus`` holds all of the text, in many shards; ``text``, ``code`` and
-``multilingual`` stand for three sources of a mixture and share the same text out.
-Everything is made once and kept in the work folder, and :mod:`loader_sink
-<benchmarks.systems.loader_sink>` says of every run whether it delivered exactly these
-rows.
+The dataset ``corpus`` has all of the text, in many shards. The datasets ``text``,
+``code`` and ``multilingual`` are the sources of a mixture and divide the same text.
+They are made once and stay in the work folder. :mod:`loader_sink
+<benchmarks.systems.loader_sink>` checks for every run whether it delivered exactly
+these rows.
 """
 
 from __future__ import annotations
@@ -28,14 +27,31 @@ from benchmarks.measure import ROOT
 from benchmarks.systems.loader_sink import LENGTH
 from benchmarks.vocabularies import Vocabulary
 
-RECIPE: Final = 1  # change it when the same request would give other rows
+RECIPE: Final = 1
+"""Version of the rows. It changes when the same arguments lead to other rows."""
+
 CORPUS: Final = "corpus"
-UNIT: Final = "16MiB"  # of text: some forty shards at the default size
+
+UNIT: Final = "16MiB"
+"""Text of a unit. The default size has about forty shards."""
+
+_STORE: Final = ""
+_IDS: Final = "ids"
+"""Forms of rows that are not converted: the store, and files of raw ids."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoaderInput:
-    """Rows of 2,048 ids. `sum` is of all of them as 64-bit words, modulo 2^64."""
+    """Rows of 2,048 ids.
+
+    Attributes:
+        folder: Folder of the store, the ids, and the forms of peers.
+        rows: Number of rows.
+        tokens: Number of ids without padding.
+        shards: Number of shards.
+        bytes: Bytes of all shards.
+        sum: Sum of all ids as 64-bit words, modulo 2^64.
+    """
 
     folder: str
     rows: int
@@ -46,7 +62,7 @@ class LoaderInput:
 
     @property
     def store(self) -> Path:
-        """Where the datasets are."""
+        """Folder of the datasets."""
         return Path(self.folder, "store")
 
     @property
@@ -56,8 +72,9 @@ class LoaderInput:
 
     @property
     def mtok(self) -> float:
-        """Ids in 10^6, padding of the last row included: what every Mtok per CPU
-        second counts.
+        """Number of ids in 10^6, padding of the last row included.
+
+        It is the number of every rate in Mtok per CPU second.
         """
         return self.rows * LENGTH / 1e6
 
@@ -66,54 +83,74 @@ class LoaderInput:
         return np.load(Path(self.folder, "keys.npy"))
 
     def describe(self) -> str:
-        """One line for people."""
+        """Return a description of one line."""
+        bits_per_token = self.bytes * 8 / self.rows / LENGTH
         return (
             f"{self.mtok:.1f} Mtok in {self.rows:,} rows of {LENGTH}, {self.shards} shards of together "
-            f"{self.bytes / 1e6:.0f} MB ({self.bytes * 8 / self.rows / LENGTH:.2f} bits per token)"
+            f"{self.bytes / 1e6:.0f} MB ({bits_per_token:.2f} bits per token)"
         )
 
 
 def make_input(work: Path, source: Input, vocabulary: Vocabulary) -> LoaderInput:
-    """Build what is not there yet, the three sources of the mixture as well."""
-    folder = (
-        work
-        / "inputs"
-        / f"loader-{RECIPE}-{vocabulary.name}-{Path(source.folder).name}"
-    )
+    """Return the rows of an input. Build the datasets that do not exist yet.
+
+    Args:
+        work: Folder for all files of the benchmark.
+        source: Text of the datasets.
+        vocabulary: Their tokenizer.
+    """
+    folder_name = f"loader-{RECIPE}-{vocabulary.name}-{Path(source.folder).name}"
+    folder = work / "inputs" / folder_name
     folder.mkdir(parents=True, exist_ok=True)
+    # The dataset of all text, and the sources of the mixture.
     parts = sorted(Path(source.folder).glob("*.jsonl"))
     build(work, folder, CORPUS, parts, vocabulary)
-    for name, share in SOURCES.items():
-        build(work, folder, name, parts[share], vocabulary)
-    told = folder / "input.json"
-    if not told.exists():
-        _write_atomically(told, asdict(_extract(folder)))
-    return LoaderInput(**json.loads(told.read_bytes()))
+    for source_name, parts_of_source in SOURCES.items():
+        build(work, folder, source_name, parts[parts_of_source], vocabulary)
+    # The description is written last, so that it proves that all ids are written.
+    description = folder / "input.json"
+    if not description.exists():
+        _write_atomically(description, asdict(_extract_ids(folder)))
+    return LoaderInput(**json.loads(description.read_bytes()))
 
 
-def convert(given: LoaderInput, form: str, python: str) -> Path:
-    """Return the folder that holds the rows in a peer's format; `python` is the
-    interpreter that has the peer.
+def convert(loader_input: LoaderInput, form: str, python: str) -> Path:
+    """Return the folder of the rows in a form. Convert them if it does not exist yet.
+
+    Args:
+        loader_input: Rows to convert.
+        form: Form of the rows, a key of
+            :data:`benchmarks.systems.loader_convert.FORMATS`. Empty: the store itself.
+        python: Interpreter that has the package of the form.
+
+    Raises:
+        RuntimeError: The conversion failed.
     """
-    if form in ("", "ids"):
-        return Path(given.folder, form or "store")
-    target = Path(given.folder, "peers", form)
-    if not target.exists():
-        half = target.with_name(f"{form}.half")
-        shutil.rmtree(half, ignore_errors=True)
-        program = [python, "-m", "benchmarks.systems.loader_convert"]
-        done = subprocess.run(
-            [*program, form, str(Path(given.folder, "ids")), str(half)],
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
+    if form == _STORE:
+        return loader_input.store
+    ids = Path(loader_input.folder, "ids")
+    if form == _IDS:
+        return ids
+    target = Path(loader_input.folder, "peers", form)
+    if target.exists():
+        return target
+    # A folder under the final name is complete.
+    incomplete = target.with_name(f"{form}.half")
+    shutil.rmtree(incomplete, ignore_errors=True)
+    # The package of the form may be installed for another interpreter.
+    program = [python, "-m", "benchmarks.systems.loader_convert"]
+    process = subprocess.run(
+        [*program, form, str(ids), str(incomplete)],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+    if process.returncode:
+        raise RuntimeError(
+            f"the rows could not be written as {form}: {process.stderr.strip()[-400:]}"
         )
-        if done.returncode:
-            raise RuntimeError(
-                f"the rows could not be written as {form}: {done.stderr.strip()[-400:]}"
-            )
-        half.rename(target)
+    incomplete.rename(target)
     return target
 
 
@@ -127,81 +164,110 @@ def build(
     seq_length: int | None = LENGTH,
     num_shards: int | None = None,
 ) -> Path:
-    """One real build with two workers, unless it was made before; returns the version's
-    folder.
+    """Build a dataset with two workers, unless it exists.
 
-    Without a `seq_length` documents stay rows of their own, of at most 2,048 ids.
+    Args:
+        work: Folder for all files of the benchmark.
+        folder: Folder of the store.
+        name: Name of the dataset.
+        parts: JSON Lines files of its text.
+        vocabulary: Its tokenizer.
+        seq_length: Number of ids of a row; None: every document is a row of its own, of
+            at most 2,048 ids.
+        num_shards: Number of shards; None: the library chooses.
+
+    Returns:
+        Folder of the version.
+
+    Raises:
+        RuntimeError: The build failed.
     """
     store = folder / "store"
     version = store / name / "v1"
     if (version / "manifest.json").exists():
         return version
+
+    # 1. Write the configuration.
+    pack: dict[str, Any] = {"enabled": False}
+    if seq_length is not None:
+        pack = {"enabled": True, "seq_length": seq_length}
     config = {
         "name": name,
         "datasets": [
             {
                 "name": name,
-                "data_files": list(map(str, parts)),
+                "data_files": [str(path) for path in parts],
                 "tokenizer": vocabulary.folder,
             }
         ],
-        "pack": {"enabled": False}
-        if seq_length is None
-        else {"enabled": True, "seq_length": seq_length},
+        "pack": pack,
         "source": {"unit_size": UNIT},
         "save": {"output_dir": str(store), "num_shards": num_shards},
     }
-    path, log = folder / f"{name}.yaml", folder / f"{name}.log"
-    path.write_text(json.dumps(config, indent=1))
-    env = builds.environment(work, work / "scratch" / "hash-cache")
-    with log.open("wb") as sink:
-        done = subprocess.run(
-            builds.library_command(path, 2), env=env, cwd=ROOT, stdout=sink, stderr=sink
+    config_path = folder / f"{name}.yaml"
+    config_path.write_text(json.dumps(config, indent=1))
+
+    # 2. Build.
+    log_path = folder / f"{name}.log"
+    environment = builds.environment(work, work / "scratch" / "hash-cache")
+    with log_path.open("wb") as sink:
+        process = subprocess.run(
+            builds.library_command(config_path, 2),
+            env=environment,
+            cwd=ROOT,
+            stdout=sink,
+            stderr=sink,
         )
-    if done.returncode:
+    if process.returncode:
         raise RuntimeError(
-            f"the build of {name} ended with exit code {done.returncode}; its output is in {log}"
+            f"the build of {name} ended with exit code {process.returncode}; its output is in {log_path}"
         )
     return version
 
 
-def _extract(folder: Path) -> LoaderInput:
-    """Write the ids of each shard to a file of their own, read by pyarrow alone, and
-    sum up their rows.
+def _extract_ids(folder: Path) -> LoaderInput:
+    """Write the raw ids of each shard to a file of its own, and sum up the rows.
+
+    The shards are read by pyarrow alone, so that the sums do not depend on Tokenlake's
+    reader.
     """
     import pyarrow.parquet as pq
 
     version = folder / "store" / CORPUS / "v1"
+    # The manifest has the shards in the order of their rows.
     manifest: Mapping[str, Any] = json.loads((version / "manifest.json").read_bytes())
-    target, keys = folder / "ids", [np.zeros(0, np.uint64)]
+    target = folder / "ids"
     target.mkdir(exist_ok=True)
+    keys_of_groups = [np.zeros(0, np.uint64)]  # sums of the rows of each row group
     for number, shard in enumerate(manifest["files"]):
         with (
             (target / f"{number:05d}.ids").open("wb") as sink,
             pq.ParquetFile(version / shard["path"]) as file,
         ):
-            for group in range(file.num_row_groups):
-                column: Any = (
-                    file.read_row_group(group, columns=["input_ids"])
-                    .column(0)
-                    .combine_chunks()
-                )
+            for group_index in range(file.num_row_groups):
+                table = file.read_row_group(group_index, columns=["input_ids"])
+                column: Any = table.column(0).combine_chunks()
                 ids = column.flatten().to_numpy().reshape(-1, LENGTH)
                 sink.write(ids.data)
-                keys.append(ids.view(np.uint64).sum(axis=1, dtype=np.uint64))
-    every = np.concatenate(keys)
-    np.save(folder / "keys.npy", every)
+                # Two 32-bit ids are one 64-bit word.
+                words = ids.view(np.uint64)
+                keys_of_groups.append(words.sum(axis=1, dtype=np.uint64))
+    # The sum of all rows is that of their sums, modulo 2^64.
+    keys = np.concatenate(keys_of_groups)
+    np.save(folder / "keys.npy", keys)
     return LoaderInput(
         folder=str(folder),
-        rows=len(every),
+        rows=len(keys),
         tokens=manifest["totals"]["tokens"],
         shards=len(manifest["files"]),
         bytes=manifest["totals"]["bytes"],
-        sum=int(np.add.reduce(every)),
+        sum=int(np.add.reduce(keys)),
     )
 
 
-def _write_atomically(path: Path, value: Mapping[str, Any]) -> None:
-    half = path.with_suffix(".half")
-    half.write_text(json.dumps(value))
-    half.rename(path)
+def _write_atomically(path: Path, content: Mapping[str, Any]) -> None:
+    """Write a JSON file that is complete if it exists."""
+    incomplete = path.with_suffix(".half")
+    # A rename is atomic.
+    incomplete.write_text(json.dumps(content))
+    incomplete.rename(path)

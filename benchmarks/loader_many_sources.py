@@ -1,9 +1,10 @@
-"""A mixture of 64 sources whose weights move over 10^12 rows: opening it, its first
-batch, and seeking in it.
+"""Mixture of 64 sources whose weights change over 10^12 rows.
 
-All sources are the same small dataset under 64 names. A name decides the order of its
-source, so that the work is that of 64 datasets of this size. The mixture restarts
-sources that end.
+Measured are opening it, its first batch, and finding the rows of a batch far ahead.
+
+All sources are the same small dataset under 64 names. The name of a source is part of
+the seed of its order, so that the work is that of 64 datasets of this size. Sources
+that end begin again.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -22,105 +24,123 @@ from benchmarks.systems.loader_sink import BATCH
 
 SOURCES: Final = 64
 ROWS: Final = 10**12
-OPEN_SECONDS: Final = 1.0
-FIRST_SECONDS: Final = 1.0
-SEEK_SECONDS: Final = 0.05
-_PLACES: Final = (0.0, 0.25, 0.5, 1.0)  # of the stream, where batches are located
+
+MOST_OPEN_SECONDS: Final = 1.0
+MOST_FIRST_SECONDS: Final = 1.0
+MOST_LOCATE_SECONDS: Final = 0.05
+
+_POSITIONS: Final = (0.0, 0.25, 0.5, 1.0)
+"""Positions in the stream, as shares of its length, of batches whose rows are located."""
 
 
 def measure_many_sources(
-    given: LoaderInput, repeats: int
+    loader_input: LoaderInput, repeats: int
 ) -> tuple[list[Goal], list[str]]:
-    """Return goals for the three moments, and a note on where sources are located."""
-    opening: list[float] = []
-    first: list[float] = []
-    seeking: list[float] = []
+    """Measure the mixture `repeats` times, after a warm-up.
+
+    Args:
+        loader_input: Datasets to read.
+        repeats: Number of measured runs.
+
+    Returns:
+        Goals, and a note on the size of the mixture.
+    """
+    # 1. Measure.
+    open_times: list[float] = []
+    first_times: list[float] = []
+    locate_times: list[float] = []
     lanes = 0
     for turn in range(repeats + 1):
-        seconds, mixture = _timed(lambda: _mixture(given))
-        first_seconds, loader = _timed(
-            lambda mixture=mixture: _with_first_batch(mixture)
-        )
+        open_seconds, mixture = _timed(partial(_mixture, loader_input))
+        first_seconds, loader = _timed(partial(_with_first_batch, mixture))
         with loader:
             lanes = loader.plan.lanes
-            seek_seconds = [_locate(loader, place) for place in _PLACES]
-        if turn:  # the first is a warm-up
-            opening.append(seconds)
-            first.append(first_seconds)
-            seeking.append(max(seek_seconds))
-    what = f"mixture of {SOURCES} sources whose weights move over 10^12 rows"
+            locate_seconds = max(_locate(loader, position) for position in _POSITIONS)
+        is_warm_up = turn == 0
+        if not is_warm_up:
+            open_times.append(open_seconds)
+            first_times.append(first_seconds)
+            locate_times.append(locate_seconds)
+
+    # 2. Judge the medians.
+    title = f"mixture of {SOURCES} sources whose weights move over 10^12 rows"
     goals = [
         Goal(
-            f"{what}: opening it",
-            statistics.median(opening) * 1e3,
+            f"{title}: opening it",
+            statistics.median(open_times) * 1e3,
             "at most",
-            OPEN_SECONDS * 1e3,
+            MOST_OPEN_SECONDS * 1e3,
             " ms",
         ),
         Goal(
-            f"{what}: first batch",
-            statistics.median(first) * 1e3,
+            f"{title}: first batch",
+            statistics.median(first_times) * 1e3,
             "at most",
-            FIRST_SECONDS * 1e3,
+            MOST_FIRST_SECONDS * 1e3,
             " ms",
         ),
         Goal(
-            f"{what}: locating the rows of a batch, slowest of {len(_PLACES)}",
-            statistics.median(seeking) * 1e3,
+            f"{title}: locating the rows of a batch, slowest of {len(_POSITIONS)}",
+            statistics.median(locate_times) * 1e3,
             "at most",
-            SEEK_SECONDS * 1e3,
+            MOST_LOCATE_SECONDS * 1e3,
             " CPU ms",
         ),
     ]
-    return goals, [
+    note = (
         f"The mixture of {SOURCES} sources has {lanes} lanes, batches of {BATCH} rows"
+    )
+    return goals, [note]
+
+
+def _mixture(loader_input: LoaderInput) -> tl.Mixture:
+    """Open the datasets and return the mixture."""
+    datasets: dict[str, tl.Dataset] = {}
+    first_weights: dict[str, float] = {}
+    last_weights: dict[str, float] = {}
+    # Weights from 1 to 64 at the beginning, and from 64 to 1 at the end, over their sum.
+    total = SOURCES * (SOURCES + 1) / 2
+    for number in range(SOURCES):
+        source_name = f"source-{number:02d}"
+        datasets[source_name] = tl.open(loader_input.store, CORPUS)
+        first_weights[source_name] = (1 + number) / total
+        last_weights[source_name] = (SOURCES - number) / total
+    points: list[dict[str, Any]] = [
+        {"step": 0, "weights": first_weights},
+        {"step": ROWS // BATCH, "weights": last_weights},
     ]
-
-
-def _mixture(given: LoaderInput) -> tl.Mixture:
-    """Return the mixture, opened anew."""
-    names = [f"source-{number:02d}" for number in range(SOURCES)]
-    datasets = {name: tl.open(given.store, CORPUS) for name in names}
-    # Weights from 1 to 64, and from 64 to 1 at the end.
-    ascending = {name: 1.0 + number for number, name in enumerate(names)}
-    descending = {name: float(SOURCES - number) for number, name in enumerate(names)}
-    total = sum(ascending.values())
-    points: list[dict[str, Any]] = []
-    for step, weights in ((0, ascending), (ROWS // BATCH, descending)):
-        points.append(
-            {
-                "step": step,
-                "weights": {name: weight / total for name, weight in weights.items()},
-            }
-        )
     return tl.Mixture(datasets, tl.WeightScheduler(points, "linear"), rows=ROWS)
 
 
 def _with_first_batch(mixture: tl.Mixture) -> tl.DataLoader:
-    """Return a loader that delivered a batch."""
+    """Return a loader that has delivered a batch."""
     loader = tl.DataLoader(mixture, BATCH, seed=0)
     next(iter(loader))
+    # Its threads would take CPU time from the next measurement.
     loader.close()
     return loader
 
 
-def _locate(loader: tl.DataLoader, place: float) -> float:
-    """Return the CPU seconds of computing the stored rows of the batch at a place of
-    the stream, 0 to 1.
+def _locate(loader: tl.DataLoader, position: float) -> float:
+    """Return the CPU seconds of computing the stored rows of a batch.
 
-    Only this thread counts: a thread that prepared batches may still be ending.
+    Args:
+        loader: Loader of the mixture.
+        position: Position in the stream as a share of its length.
     """
     plan = loader.plan
-    began = time.thread_time()
+    # Only this thread counts: a thread that prepared batches may still be ending.
+    start = time.thread_time()
     last_step = ROWS // BATCH - 1
-    batch = plan.batch(int(place * last_step))
+    batch = plan.batch(int(position * last_step))
+    # A single host needs all rows of the batch.
     (rows,) = plan.rows([batch], np.arange)
     assert len(rows.row) == BATCH
-    return time.thread_time() - began
+    return time.thread_time() - start
 
 
 def _timed(action: Callable[[], Any]) -> tuple[float, Any]:
-    """Return the seconds that an action takes, and its result."""
-    began = time.perf_counter()
+    """Return the wall seconds of an action, and its result."""
+    start = time.perf_counter()
     result = action()
-    return time.perf_counter() - began, result
+    return time.perf_counter() - start, result

@@ -1,6 +1,4 @@
-"""What the measurements ran on: one line about the machine, and the versions that
-matter.
-"""
+"""Description of the machine and of the packages that the measurements ran with."""
 
 from __future__ import annotations
 
@@ -15,45 +13,56 @@ from benchmarks.interpreters import interpreter, variable, version_in
 from tokenlake._version import __version__
 
 PACKAGES: Final = (
-    *("numpy", "pyarrow", "polars", "awkward", "orjson", "tokenizers", "gigatoken"),
-    *("transformers", "datasets", "datatrove", "prefect"),
+    "numpy",
+    "pyarrow",
+    "polars",
+    "awkward",
+    "orjson",
+    "tokenizers",
+    "gigatoken",
+    "transformers",
+    "datasets",
+    "datatrove",
+    "prefect",
 )
 
 
 def machine_line() -> str:
-    """Processor, usable cores, memory, kernel, Python and the load before the
-    benchmark starts.
+    """Return a line with the processor, usable cores, memory, kernel, Python and load.
+
+    The load is that before the benchmark starts.
     """
     cores = len(os.sched_getaffinity(0))
-    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30
+    memory_gib = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30
     load = os.getloadavg()[0]
+    kernel = platform.release().split("-")[0]
     return (
-        f"{_processor()}, {cores} cores, {memory:.0f} GiB, Linux {platform.release().split('-')[0]}, "
+        f"{_processor()}, {cores} cores, {memory_gib:.0f} GiB, Linux {kernel}, "
         f"Python {platform.python_version()}, load {load:.2f} at the start"
     )
 
 
 def versions() -> dict[str, str]:
-    """Installed versions of everything compared; packages that are absent are left
-    out.
-    """
-    found = {"tokenlake": __version__}
-    for name in PACKAGES:
+    """Return package -> version of all compared packages that are installed."""
+    package_versions = {"tokenlake": __version__}
+    for package in PACKAGES:
         try:
-            found[name] = version(name)
+            package_versions[package] = version(package)
         except PackageNotFoundError:
             continue
-    if variable(TOKENIZERS_1) in os.environ:
+    # Packages of the environment with tokenizers 1.x.
+    environment = variable(TOKENIZERS_1)
+    if environment in os.environ:
         python = interpreter(TOKENIZERS_1)
-        for name in ("tokenizers", "datasets"):
-            found[f"{name} in {variable(TOKENIZERS_1)}"] = (
-                version_in(python, name) or "not installed"
-            )
-    return found
+        for package in ("tokenizers", "datasets"):
+            package_version = version_in(python, package) or "not installed"
+            package_versions[f"{package} in {environment}"] = package_version
+    return package_versions
 
 
 def _processor() -> str:
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        if line.lower().startswith(("model name", "hardware")):
-            return line.partition(":")[2].strip()
+    """Return the name of the processor's model."""
+    for info_line in Path("/proc/cpuinfo").read_text().splitlines():
+        if info_line.lower().startswith(("model name", "hardware")):
+            return info_line.partition(":")[2].strip()
     return platform.machine()

@@ -1,11 +1,11 @@
-"""The order of a mixture: rows per CPU second of all lanes, near its beginning and a
-million million rows into it.
+"""Order of a mixture: rows per CPU second of all lanes, at its beginning and at row
+10^12.
 
-Three sources in 64 lanes and batches of 256 rows, as a loader asks for them, with
-weights that stay, move in a line or along a cosine, and along a cosine on which two of
-them are always equal (so that their counts jump at the same times, which is the dearest
-case). What lies between the beginning and far away is never walked through, so that
-both must cost about the same.
+The mixtures have three sources, 64 lanes and batches of 256 rows, as a loader has. The
+weights are constant, or change linearly or along a cosine. In the last mixture, two of
+the weights are always equal, so that the counts of both sources grow at the same
+positions; this is the most expensive case. No mixture computes the rows before a
+position, so that both positions must cost about the same.
 """
 
 from __future__ import annotations
@@ -20,114 +20,163 @@ from tokenlake.runtime.mixing.mixture import SourceMixture
 from tokenlake.runtime.mixing.schedule import WeightScheduler, constant
 
 FAR: Final = 10**12
-RATE: Final = 10.0  # million rows per CPU second, at least
-SLOWER: Final = 3.0  # times the CPU seconds at the beginning, at most
+"""Position far from the beginning."""
+
+LEAST_RATE: Final = 10.0
+"""Least million rows per CPU second."""
+
+MOST_FAR_RATIO: Final = 3.0
+"""Most CPU seconds far from the beginning, over those at the beginning."""
+
 _LENGTHS: Final = {"web": 10**9, "code": 10**8, "math": 10**7}
+"""Source -> number of rows."""
+
 _ROWS: Final = 2_000_000
 _LANES: Final = 64
-_SIZES: Final = {"lanes": _LANES, "batch_size": 256}
-_AT_ONCE: Final = 1000  # rows that a lane is asked for
+_BATCH: Final = 256
+_LANE_ROWS: Final = 1000
+"""Number of rows of a lane that are computed at once."""
+
+_LEAST_LOOKUPS: Final = 5
+"""Least number of single positions that are looked up."""
+
+MakeMixture = Callable[[], SourceMixture]
 
 
-def mixtures() -> dict[str, Callable[[], SourceMixture]]:
-    """What is measured: a name, and how to make the mixture afresh."""
-    first, last = (
-        {"web": 0.7, "code": 0.2, "math": 0.1},
-        {"web": 0.2, "code": 0.3, "math": 0.5},
-    )
-    tied = (
-        {"web": 0.6, "code": 0.2, "math": 0.2},
-        {"web": 0.2, "code": 0.4, "math": 0.4},
-    )
+def mixtures() -> dict[str, MakeMixture]:
+    """Return name -> function that returns the mixture, with nothing computed yet."""
 
-    def moving(
-        a: dict[str, float], b: dict[str, float], how: str
-    ) -> Callable[[], SourceMixture]:
-        points = [{"step": 0, "weights": a}, {"step": 2 * FAR, "weights": b}]
-        return lambda: SourceMixture(_LENGTHS, WeightScheduler(points, how), **_SIZES)
+    def changing(
+        first_weights: dict[str, float], last_weights: dict[str, float], curve: str
+    ) -> MakeMixture:
+        points = [
+            {"step": 0, "weights": first_weights},
+            {"step": 2 * FAR, "weights": last_weights},
+        ]
+        return lambda: _mixture(WeightScheduler(points, curve))
 
+    first_weights = {"web": 0.7, "code": 0.2, "math": 0.1}
+    last_weights = {"web": 0.2, "code": 0.3, "math": 0.5}
+    # Code and math are always equal.
+    first_tied_weights = {"web": 0.6, "code": 0.2, "math": 0.2}
+    last_tied_weights = {"web": 0.2, "code": 0.4, "math": 0.4}
     return {
-        "constant weights": lambda: SourceMixture(_LENGTHS, constant(first), **_SIZES),
-        "weights in a line": moving(first, last, "linear"),
-        "weights along a cosine": moving(first, last, "cosine"),
-        "two equal weights along a cosine": moving(*tied, "cosine"),
+        "constant weights": lambda: _mixture(constant(first_weights)),
+        "weights in a line": changing(first_weights, last_weights, "linear"),
+        "weights along a cosine": changing(first_weights, last_weights, "cosine"),
+        "two equal weights along a cosine": changing(
+            first_tied_weights, last_tied_weights, "cosine"
+        ),
     }
 
 
+def _mixture(scheduler: WeightScheduler) -> SourceMixture:
+    """Return a mixture of the three sources."""
+    return SourceMixture(_LENGTHS, scheduler, lanes=_LANES, batch_size=_BATCH)
+
+
 def measure_positions(repeats: int, rows: int = _ROWS) -> tuple[list[Goal], list[str]]:
-    """Return what the goals judge, and what else is worth knowing.
+    """Measure all mixtures at both positions.
 
     Args:
-        repeats: runs of each, of which the median counts.
-        rows: read at a time.
+        repeats: Number of runs of each; the median counts.
+        rows: Number of rows of a run.
+
+    Returns:
+        Goals, and a note on single positions.
     """
     goals: list[Goal] = []
-    for name, make in mixtures().items():
-        near, far = (_cpu(make, start, rows, repeats) for start in (0, FAR))
-        what = f"positions of a mixture, {name}"
-        goals.append(
-            Goal(f"{what}: million rows per CPU s", rows / near / 1e6, "at least", RATE)
-        )
-        goals.append(
-            Goal(f"{what}: the same at row 10^12", rows / far / 1e6, "at least", RATE)
-        )
-        goals.append(
+    for mixture_name, make_mixture in mixtures().items():
+        # Both runs compute the same number of rows.
+        near_seconds = _median_cpu(make_mixture, 0, rows, repeats)
+        far_seconds = _median_cpu(make_mixture, FAR, rows, repeats)
+        title = f"positions of a mixture, {mixture_name}"
+        goals += [
             Goal(
-                f"{what}: CPU s at row 10^12 / at row 0",
-                far / near,
+                f"{title}: million rows per CPU s",
+                rows / near_seconds / 1e6,
+                "at least",
+                LEAST_RATE,
+            ),
+            Goal(
+                f"{title}: the same at row 10^12",
+                rows / far_seconds / 1e6,
+                "at least",
+                LEAST_RATE,
+            ),
+            Goal(
+                f"{title}: CPU s at row 10^12 / at row 0",
+                far_seconds / near_seconds,
                 "at most",
-                SLOWER,
+                MOST_FAR_RATIO,
                 "x",
-            )
-        )
-    return goals, [_seeking(repeats)]
+            ),
+        ]
+    return goals, [_note_on_lookups(repeats)]
 
 
-def _cpu(
-    make: Callable[[], SourceMixture], start: int, rows: int, repeats: int
+def _median_cpu(
+    make_mixture: MakeMixture, start: int, rows: int, repeats: int
 ) -> float:
-    """Median CPU seconds of reading rows of a mixture that was never asked before,
-    after a warm-up.
+    """Return the median CPU seconds of computing rows, after a warm-up.
+
+    Every run has a new mixture, which has computed nothing before.
+
+    Args:
+        make_mixture: Function that returns the mixture.
+        start: First position.
+        rows: Number of rows.
+        repeats: Number of measured runs.
     """
-    return statistics.median(
-        [_once(make(), start, rows) for _ in range(repeats + 1)][1:]
-    )
+    _compute_rows(make_mixture(), start, rows)
+    # A mixture keeps what it computed, so that every run needs a new one.
+    times = [_compute_rows(make_mixture(), start, rows) for _ in range(repeats)]
+    return statistics.median(times)
 
 
-def _once(mixture: SourceMixture, start: int, rows: int) -> float:
-    began = time.process_time()
-    for first in range(start // _LANES, (start + rows) // _LANES, _AT_ONCE):
+def _compute_rows(mixture: SourceMixture, start: int, rows: int) -> float:
+    """Return the CPU seconds of computing the rows of all lanes from a position on."""
+    start_time = time.process_time()
+    # Position p of the stream is about place p / lanes of a lane.
+    for first in range(start // _LANES, (start + rows) // _LANES, _LANE_ROWS):
         for lane in range(_LANES):
-            mixture.lane(lane, first, first + _AT_ONCE)
-    return time.process_time() - began
+            mixture.lane(lane, first, first + _LANE_ROWS)
+    return time.process_time() - start_time
 
 
-def _seeking(repeats: int) -> str:
-    """A line on what single questions cost: CPU milliseconds, each to a mixture that
-    was never asked before.
+def _note_on_lookups(repeats: int) -> str:
+    """Return a note on the CPU time of looking up single positions.
+
+    Every lookup is in a new mixture.
+
+    Args:
+        repeats: Number of lookups.
     """
+    # Weights that change along a cosine, up to the position that is looked up.
     points = [
         {"step": 0, "weights": {"a": 0.9, "b": 0.1}},
         {"step": FAR, "weights": {"a": 0.1, "b": 0.9}},
     ]
     scheduler = WeightScheduler(points, "cosine")
-    at, before = [], []
-    for number in range(max(repeats, 5)):
+    row_times: list[float] = []
+    count_times: list[float] = []
+    for number in range(max(repeats, _LEAST_LOOKUPS)):
         mixture = SourceMixture(
             {"a": 10**9, "b": 10**7},
             scheduler,
             lanes=_LANES,
-            batch_size=256,
-            step_rows=256,
+            batch_size=_BATCH,
+            step_rows=_BATCH,
             seed=number,
         )
-        began = time.process_time()
+        # A row at a position, and the counts of all sources before it.
+        start_time = time.process_time()
         mixture.at(FAR + number)
-        asked = time.process_time()
+        row_time = time.process_time()
         mixture.drawn_before(FAR + number)
-        at.append(asked - began)
-        before.append(time.process_time() - asked)
+        row_times.append(row_time - start_time)
+        count_times.append(time.process_time() - row_time)
     return (
-        f"Positions: the row at position 10^12 of {_LANES} lanes takes {statistics.median(at) * 1e3:.2f} CPU ms, "
-        f"the rows of each source before it {statistics.median(before) * 1e3:.2f}"
+        f"Positions: the row at position 10^12 of {_LANES} lanes takes {statistics.median(row_times) * 1e3:.2f} CPU "
+        f"ms, the rows of each source before it {statistics.median(count_times) * 1e3:.2f}"
     )

@@ -1,12 +1,13 @@
-"""How well the rows of each source of a mixture are mixed, in simulated mixtures.
+"""Quality of the shuffle of each source of a mixture, in simulated mixtures.
 
-Only the order is computed: no row is stored or read. Each source is judged by the rows
-that it gives to the batches, with the figures of :mod:`benchmarks.shuffle_quality`:
+Only the order is computed. No row is stored or read. A source is judged by its rows in
+the batches, with two figures of :mod:`benchmarks.shuffle_quality`:
 
-- `batch_variance`: variance of the batches' means of the stored place, over chance's.
-- `autocorrelation`: of a row and the one that is as many rows of the source later as
-  the source gives to a batch. It shows whether the next batch has rows from the same
-  part of the storage.
+- `batch_variance`: variance of the batches' means of the stored position, over that of
+  a random order.
+- `autocorrelation`: correlation of the stored positions of two rows, where the second
+  comes one batch later. It is high if the next batch has rows from the same part of the
+  storage.
 """
 
 from __future__ import annotations
@@ -33,9 +34,17 @@ from tokenlake.runtime.mixing.schedule import constant
 from tokenlake.runtime.mixing.streams import MixtureStream, source_order
 
 LENGTH: Final = 2048
+"""Number of ids of a row."""
+
 GROUP_ROWS: Final = 128
+"""Number of rows of a row group."""
+
 BATCH: Final = 256
+"""Number of rows of a batch."""
+
 BATCHES: Final = 8_000
+"""Number of batches whose rows are judged."""
+
 MOST_VARIANCE: Final = 1.2
 MOST_AUTOCORRELATION: Final = 0.2
 
@@ -61,8 +70,8 @@ class SourceQuality:
     """Figures of the rows of one source.
 
     Attributes:
-        batch_variance: 1 for rows that are drawn by chance.
-        autocorrelation: 0 for rows that are drawn by chance.
+        batch_variance: Figure of the module, 1 for a random order.
+        autocorrelation: Figure of the module, 0 for a random order.
         batch_groups: Mean number of row groups of the source in a batch.
     """
 
@@ -72,53 +81,71 @@ class SourceQuality:
 
 
 def measure_mixture_quality() -> tuple[list[Goal], list[str]]:
-    """Return goals for the worst source of each mixture, and a note on each mixture."""
+    """Judge the default order of all mixtures.
+
+    Returns:
+        Goals for the worst source of each mixture, and a note on each mixture.
+    """
     goals: list[Goal] = []
     notes: list[str] = []
     for description, sources in MIXTURES.items():
+        # 1. Compute the default order of the mixture.
         group_rows: dict[str, Int64] = {}
         weights: dict[str, float] = {}
-        for name, (ids, weight) in sources.items():
-            rows = int(ids) // LENGTH
-            group_rows[name] = np.diff(np.append(np.arange(0, rows, GROUP_ROWS), rows))
-            weights[name] = weight
+        for source_name, (id_count, weight) in sources.items():
+            row_count = int(id_count) // LENGTH
+            first_rows = np.arange(0, row_count, GROUP_ROWS)
+            group_rows[source_name] = np.diff(np.append(first_rows, row_count))
+            weights[source_name] = weight
         lanes = lanes_of(group_rows, weights)
         forms = forms_of(group_rows, weights, lanes=lanes)
+
+        # 2. Judge it.
         qualities = mixture_quality(
             group_rows, weights, forms, lanes=lanes, batches=BATCHES
-        )
-        variance = max(quality.batch_variance for quality in qualities.values())
-        autocorrelation = max(quality.autocorrelation for quality in qualities.values())
-        what = f"simulated mixture, {description}: rows of the worst source"
+        ).values()
+        title = f"simulated mixture, {description}: rows of the worst source"
         goals += [
-            Goal(f"{what}, batch variance", variance, "at most", MOST_VARIANCE),
             Goal(
-                f"{what}, autocorrelation of the next batch",
-                autocorrelation,
+                f"{title}, batch variance",
+                max(quality.batch_variance for quality in qualities),
+                "at most",
+                MOST_VARIANCE,
+            ),
+            Goal(
+                f"{title}, autocorrelation of the next batch",
+                max(quality.autocorrelation for quality in qualities),
                 "at most",
                 MOST_AUTOCORRELATION,
             ),
         ]
-        shown = [
-            f"{name} {forms[name].interleave or forms[name].window}" for name in forms
-        ]
+        # Open row groups: the strands of a lane, or its window.
+        open_groups: list[str] = []
+        for source_name, form in forms.items():
+            open_groups.append(f"{source_name} {form.interleave or form.window}")
         notes.append(
-            f"The simulated mixture of {description} has {lanes} lanes, and each lane so many open row groups: "
-            f"{', '.join(shown)}"
+            f"The simulated mixture of {description} has {lanes} lanes. Open row groups of a lane: "
+            f"{', '.join(open_groups)}"
         )
     return goals, notes
 
 
 def lanes_of(group_rows: Mapping[str, Int64], weights: Mapping[str, float]) -> int:
-    """Return the default number of lanes of a mixture of packed rows."""
+    """Return the default number of lanes of a mixture of packed rows.
+
+    Args:
+        group_rows: Source -> rows of each row group, int64[G].
+        weights: Source -> weight.
+    """
     sizes: dict[str, SourceSize] = {}
-    for name, rows_of_groups in group_rows.items():
-        rows = int(rows_of_groups.sum())
-        sizes[name] = SourceSize.of(
-            rows=rows,
+    for source_name, rows_of_groups in group_rows.items():
+        row_count = int(rows_of_groups.sum())
+        sizes[source_name] = SourceSize.of(
+            rows=row_count,
             groups=len(rows_of_groups),
-            tokens=rows * LENGTH,
-            documents=3 * rows,
+            tokens=row_count * LENGTH,
+            # A row of 2,048 ids has about three documents.
+            documents=3 * row_count,
             width=LENGTH,
         )
     return choose_lanes(sizes, [weights], batch_size=BATCH, step_rows=None, rows=None)
@@ -132,15 +159,23 @@ def forms_of(
     id_bytes: int = 2,
     max_bytes: int = CACHE_BYTES,
 ) -> dict[str, OrderForm]:
-    """Return the default forms of the sources of a mixture of packed rows."""
+    """Return the default forms of the sources of a mixture of packed rows.
+
+    Args:
+        group_rows: Source -> rows of each row group, int64[G].
+        weights: Source -> weight.
+        lanes: Number of lanes.
+        id_bytes: Number of bytes of an id.
+        max_bytes: Memory for decoded row groups.
+    """
     memory: dict[str, SourceMemory] = {}
-    for name, rows_of_groups in group_rows.items():
-        rows = int(rows_of_groups.sum())
-        memory[name] = SourceMemory(
-            rows,
-            len(rows_of_groups),
-            rows * LENGTH * id_bytes,
-            Fraction(weights[name]),
+    for source_name, rows_of_groups in group_rows.items():
+        row_count = int(rows_of_groups.sum())
+        memory[source_name] = SourceMemory(
+            rows=row_count,
+            groups=len(rows_of_groups),
+            decoded_bytes=row_count * LENGTH * id_bytes,
+            share=Fraction(weights[source_name]),
         )
     return default_forms(memory, lanes=lanes, streams=1, max_bytes=max_bytes)
 
@@ -157,14 +192,15 @@ def mixture_quality(
     """Return the figures of each source over the first batches of a mixture.
 
     Args:
-        group_rows: Rows of each row group of a source, by its name.
-        weights: Weight of each source.
-        forms: Form of the order of each source.
+        group_rows: Source -> rows of each row group, int64[G].
+        weights: Source -> weight.
+        forms: Source -> form of its order.
         lanes: Number of lanes.
-        batches: Number of batches to look at.
-        seed: Seed of the order.
+        batches: Number of batches.
+        seed: Random seed of the order.
     """
-    lengths = {name: int(rows.sum()) for name, rows in group_rows.items()}
+    # 1. Compute the order of the mixture.
+    lengths = {source_name: int(rows.sum()) for source_name, rows in group_rows.items()}
     mixture = SourceMixture(
         lengths,
         constant(weights),
@@ -174,38 +210,54 @@ def mixture_quality(
         seed=seed,
     )
     orders = [
-        source_order(name, group_rows[name], lanes=lanes, seed=seed, form=forms[name])
-        for name in mixture.names
+        source_order(
+            source_name,
+            group_rows[source_name],
+            lanes=lanes,
+            seed=seed,
+            form=forms[source_name],
+        )
+        for source_name in mixture.names
     ]
-    stream = MixtureStream(mixture, orders).rows(0, batches * BATCH)
+    rows = MixtureStream(mixture, orders).rows(0, batches * BATCH)
     batch = np.arange(batches * BATCH) // BATCH
+
+    # 2. Judge the rows of each source.
     qualities: dict[str, SourceQuality] = {}
-    for number, name in enumerate(mixture.names):
-        of_source = np.flatnonzero(stream.source == number)
-        group = stream.group[of_source]
-        stored = offsets_of(group_rows[name])[group] + stream.row[of_source]
-        # Places from -1/2 to 1/2, whose variance is 1/12.
-        place = (stored + 0.5) / lengths[name] - 0.5
-        qualities[name] = _quality(place, batch[of_source], group, batches)
+    for number, source_name in enumerate(mixture.names):
+        is_of_source = rows.source == number
+        group = rows.group[is_of_source]
+        row_index = offsets_of(group_rows[source_name])[group] + rows.row[is_of_source]
+        # Positions from -1/2 to 1/2, whose variance is 1/12.
+        position = (row_index + 0.5) / lengths[source_name] - 0.5
+        qualities[source_name] = _quality(position, batch[is_of_source], group, batches)
     return qualities
 
 
 def _quality(
-    place: npt.NDArray[np.float64], batch: Int64, group: Int64, batches: int
+    position: npt.NDArray[np.float64], batch: Int64, group: Int64, batches: int
 ) -> SourceQuality:
     """Return the figures of the rows of a source.
 
     Args:
-        place: Stored place of each row in the order of delivery, -1/2 to 1/2.
-        batch: Number of the batch of each row.
-        group: Row group of each row.
+        position: Stored position of each row, -1/2 to 1/2, in the order of delivery,
+            float64[n].
+        batch: Number of the batch of each row, int64[n].
+        group: Row group of each row, int64[n].
         batches: Number of batches.
     """
+    # Sum of the positions of a batch: its variance is (rows of the batch) / 12.
     rows = np.bincount(batch, minlength=batches)
-    sums = np.bincount(batch, place, minlength=batches)
+    sums = np.bincount(batch, position, minlength=batches)
     has_rows = rows > 0
     variance = 12 * float(np.mean(sums[has_rows] ** 2 / rows[has_rows]))
+
+    # Correlation of rows that are a batch apart.
     lag = max(1, round(float(rows.mean())))
-    autocorrelation = float(place[:-lag] @ place[lag:]) / float(place @ place)
-    groups = len(np.unique(batch * (int(group.max()) + 1) + group))
-    return SourceQuality(variance, autocorrelation, groups / int(has_rows.sum()))
+    products = float(position[:-lag] @ position[lag:])
+    autocorrelation = products / float(position @ position)
+
+    # Different pairs of a batch and a row group.
+    pairs = batch * (int(group.max()) + 1) + group
+    batch_groups = len(np.unique(pairs)) / int(has_rows.sum())
+    return SourceQuality(variance, autocorrelation, batch_groups)

@@ -1,4 +1,4 @@
-"""Numbers to Markdown and JSON."""
+"""Report of the benchmark, as Markdown and as JSON."""
 
 from __future__ import annotations
 
@@ -27,24 +27,48 @@ from benchmarks.texts import SYSTEMS as TEXTS_SYSTEMS
 from benchmarks.texts import TextsCase, megabytes
 from benchmarks.vocabularies import Vocabulary
 
-COLUMNS: Final = (
-    *(
-        "tokenizer",
-        "system",
-        "workers",
-        "text MB",
-        "CPU s (min-max)",
-        "wall s",
-        "largest process MB",
-    ),
-    *("MB per CPU s", "beyond start-up", "tokens"),
+SYSTEMS_HEAD: Final = (
+    "tokenizer",
+    "system",
+    "workers",
+    "text MB",
+    "CPU s (min-max)",
+    "wall s",
+    "largest process MB",
+    "MB per CPU s",
+    "beyond start-up",
+    "tokens",
+)
+TRIALS_HEAD: Final = (
+    "build compared with library, 1 worker",
+    "files",
+    "units finished at the kill",
+    "result",
 )
 
 
 @dataclass(slots=True, kw_only=True)
 class Results:
-    """Everything a run of the benchmark found; parts that were not asked for stay
-    empty.
+    """All results of a run of the benchmark. Parts that did not run are empty.
+
+    Attributes:
+        machine: Description of the machine.
+        versions: Package -> version.
+        repeats: Number of measured runs of each system.
+        inputs: Inputs that were used.
+        vocabularies: Tokenizers that were used.
+        series: Throughput of the systems.
+        trials: Builds that were compared byte for byte.
+        memory: Memory of builds.
+        models: Builds and bare loops with the tokenizers of published models.
+        startup: Time to the first unit.
+        reading: Reading of files.
+        texts: Building from conversations and prompts.
+        packing: Packing of documents.
+        loader: Everything about the loader.
+        figures: Goals of all other parts.
+        notes: Notes on all parts.
+        failures: Errors of parts.
     """
 
     machine: str
@@ -71,75 +95,155 @@ class Results:
         self.notes += notes
 
     def goals(self) -> list[Goal]:
-        """All goals that these results can judge."""
+        """Return all goals that these results can judge."""
         goals = throughput_goals(self.series)
-        for case in self.memory:
-            size = (
-                f"{case.source.megabytes:.0f} MB in {case.source.documents} documents"
-            )
-            what = f"{case.vocabulary.name}, {size}, units of {case.unit_size}: peak of the largest worker"
-            goals.append(
-                Goal(
-                    what, case.worker_bytes / 1e6, "at most", WORKER_BYTES / 1e6, " MB"
-                )
-            )
+        goals += [_memory_goal(case) for case in self.memory]
         if self.startup is not None:
-            what = "`tokenlake run` to its first unit, warm home"
-            what += f" ({min(self.startup.first_unit):.2f}-{max(self.startup.first_unit):.2f})"
-            goals.append(Goal(what, self.startup.median, "at most", FIRST_UNIT, " s"))
-        goals += [goal for case in self.reading if (goal := case.goal())]
-        goals += [goal for case in self.texts for goal in case.goals()]
+            goals.append(_startup_goal(self.startup))
+        for case in self.reading:
+            goal = case.goal()
+            if goal is not None:
+                goals.append(goal)
+        for case in self.texts:
+            goals.extend(case.goals())
+        # The other parts have made their goals already.
         return goals + self.figures
 
 
+def _memory_goal(case: MemoryCase) -> Goal:
+    """Return the goal for the largest worker of a build."""
+    source = case.source
+    input_size = f"{source.megabytes:.0f} MB in {source.documents} documents"
+    return Goal(
+        f"{case.vocabulary.name}, {input_size}, units of {case.unit_size}: peak of the largest worker",
+        case.worker_bytes / 1e6,
+        "at most",
+        WORKER_BYTES / 1e6,
+        " MB",
+    )
+
+
+def _startup_goal(startup: Startup) -> Goal:
+    """Return the goal for the time to the first unit."""
+    seconds = startup.first_unit
+    return Goal(
+        f"`tokenlake run` to its first unit, warm home ({min(seconds):.2f}-{max(seconds):.2f})",
+        startup.median,
+        "at most",
+        FIRST_UNIT,
+        " s",
+    )
+
+
 def to_json(results: Results) -> dict[str, Any]:
-    """All raw measurements, JSON-able."""
-    goals = [asdict(goal) | {"met": goal.met} for goal in results.goals()]
+    """Return all measurements, and the goals, as values of JSON."""
+    # Goals are computed from the results, and are no fields of them.
+    goals: list[dict[str, Any]] = []
+    for goal in results.goals():
+        goals.append(asdict(goal) | {"met": goal.is_met})
     return asdict(results) | {"goals": goals}
 
 
 def to_markdown(results: Results) -> str:
-    """The whole report."""
+    """Return the whole report."""
     parts = [
+        _introduction(results),
         _systems(results),
         _models(results),
         _reading(results),
         _texts(results),
         _packing(results),
-        *_loader(results),
+        _loader_rates(results),
+        _loader_quality(results),
         _goals(results),
         _trials(results.trials),
     ]
-    return "\n\n".join([_head(results), *filter(None, parts)]) + "\n"
+    # Parts that did not run are empty.
+    return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def _head(results: Results) -> str:
-    versions = ", ".join(
-        f"{name} {number}" for name, number in results.versions.items()
-    )
-    lines = [f"Machine: {results.machine}.", f"Versions: {versions}."]
-    lines += [
-        f"Tokenizer {one.name}: {one.origin}, {one.size} entries."
-        for one in results.vocabularies
+def _introduction(results: Results) -> str:
+    """Return a list of the machine, versions, tokenizers, inputs, notes and errors."""
+    # Machine and versions, tokenizers and inputs, and then notes and errors.
+    versions = [
+        f"{package} {package_version}"
+        for package, package_version in results.versions.items()
     ]
-    lines += [f"Input: {one.describe()}." for one in results.inputs]
-    lines += [*results.notes, *results.failures]
-    return "\n".join(f"- {line}" for line in lines)
+    list_items = [
+        f"Machine: {results.machine}.",
+        f"Versions: {', '.join(versions)}.",
+    ]
+    for vocabulary in results.vocabularies:
+        list_items.append(
+            f"Tokenizer {vocabulary.name}: {vocabulary.origin}, {vocabulary.size} entries."
+        )
+    for source in results.inputs:
+        list_items.append(f"Input: {source.describe()}.")
+    list_items += results.notes
+    list_items += results.failures
+    return "\n".join(f"- {list_item}" for list_item in list_items)
+
+
+# -- throughput and tokenizers
 
 
 def _systems(results: Results) -> str:
+    """Return the table of the systems."""
     if not results.series:
         return ""
-    expected = expected_tokens(results.series)
-    rows = [_row(one, expected) for one in results.series]
+    token_counts = expected_tokens(results.series)
+    table_lines = [_system_cells(series, token_counts) for series in results.series]
     note = (
         f"Medians of {results.repeats} after a warm-up, systems in rotation. CPU seconds: user + system of "
         "the whole process tree. 'Beyond start-up' compares with a small run: MB per CPU second of more text."
     )
-    return _table(COLUMNS, rows) + "\n\n" + note
+    return _table(SYSTEMS_HEAD, table_lines) + "\n\n" + note
+
+
+def _system_cells(
+    series: Series, token_counts: Mapping[tuple[str, str], int]
+) -> list[str]:
+    """Return the line of a system.
+
+    Args:
+        series: Measurements of the system.
+        token_counts: (tokenizer, folder of the input) -> number of tokens that most
+            systems have.
+    """
+    # System and input, which a failed system has as well.
+    cells = [
+        series.vocabulary.name,
+        MEANING[series.system.family],
+        str(series.system.workers),
+        f"{series.source.megabytes:.0f}",
+    ]
+    if not series.runs:
+        empty_cells = [""] * (len(SYSTEMS_HEAD) - len(cells) - 1)
+        return [*cells, _failure_cell(series.failure), *empty_cells]
+
+    # Systems that have another number of tokens than most are marked.
+    tokens = f"{series.tokens:,}"
+    expected_count = token_counts.get((series.vocabulary.name, series.source.folder))
+    if series.tokens != expected_count:
+        tokens += f" (others {expected_count:,})"
+    if series.failure:
+        tokens += f"; then failed: {series.failure}"
+    marginal_rate = ""
+    if series.marginal_rate is not None:
+        marginal_rate = f"{series.marginal_rate:.2f}"
+    return [
+        *cells,
+        f"{series.cpu:.2f} ({_cpu_range(series.runs)})",
+        f"{series.median(lambda run: run.wall):.2f}",
+        f"{series.median(lambda run: run.peak_bytes) / 1e6:.0f}",
+        f"{series.rate:.2f}",
+        marginal_rate,
+        tokens,
+    ]
 
 
 def _models(results: Results) -> str:
+    """Return the table of the tokenizers of published models."""
     if results.models is None:
         return ""
     note = (
@@ -150,73 +254,41 @@ def _models(results: Results) -> str:
     return _table(MODELS_HEAD, results.models.cells()) + "\n\n" + note
 
 
-def _row(one: Series, expected: Mapping[tuple[str, str], int]) -> list[str]:
-    first = [
-        one.vocabulary.name,
-        MEANING[one.system.family],
-        str(one.system.workers),
-        f"{one.source.megabytes:.0f}",
-    ]
-    if not one.runs:
-        return [*first, f"failed: {one.failure}".replace("|", "/"), *[""] * 5]
-    marginal = one.marginal_rate
-    count = expected.get((one.vocabulary.name, one.source.folder))
-    tokens = (
-        f"{one.tokens:,}"
-        if one.tokens == count
-        else f"{one.tokens:,} (others {count:,})"
-    )
-    return [
-        *first,
-        f"{one.cpu:.2f} ({_span(one.runs)})",
-        f"{one.median(lambda run: run.wall):.2f}",
-        f"{one.median(lambda run: run.peak_bytes) / 1e6:.0f}",
-        f"{one.rate:.2f}",
-        f"{marginal:.2f}" if marginal is not None else "",
-        tokens + (f"; then failed: {one.failure}" if one.failure else ""),
-    ]
+# -- reading, texts and packing
 
 
 def _reading(results: Results) -> str:
+    """Return the table of reading files."""
     if not results.reading:
         return ""
-    head = ["read", "text MB", *READ_SYSTEMS]
-    rows = [
-        [
-            case.name,
-            f"{case.text_bytes / 1e6:.0f}",
-            *(_read_cell(case, system) for system in READ_SYSTEMS),
-        ]
-        for case in results.reading
-    ]
+    column_names = ["read", "text MB", *READ_SYSTEMS]
+    table_lines: list[list[str]] = []
+    for case in results.reading:
+        row_cells = [case.name, f"{case.text_bytes / 1e6:.0f}"]
+        row_cells += [_read_cell(case, system) for system in READ_SYSTEMS]
+        table_lines.append(row_cells)
     note = (
         "MB of text per CPU second beyond start-up, one thread; in brackets the same with start-up (imports, a file "
         "of a few rows) and the process's peak memory in MB."
     )
-    return _table(head, rows) + "\n\n" + note
+    return _table(column_names, table_lines) + "\n\n" + note
 
 
 def _read_cell(case: ReadCase, system: str) -> str:
+    """Return the rates of a system and its memory."""
     if system not in case.runs:
-        return f"failed: {case.failures.get(system, 'not run')}".replace("|", "/")
-    peak = max(run.peak_bytes for run in case.runs[system])
-    return f"{case.rate(system):.0f} ({case.whole(system):.0f}; {peak / 1e6:.0f} MB)"
+        return _failure_cell(case.failures.get(system, "not run"))
+    peak_bytes = max(run.peak_bytes for run in case.runs[system])
+    return (
+        f"{case.rate(system):.0f} ({case.whole(system):.0f}; {peak_bytes / 1e6:.0f} MB)"
+    )
 
 
 def _texts(results: Results) -> str:
+    """Return the table of conversations and prompts."""
     if not results.texts:
         return ""
-    rows = [
-        [
-            case.kind,
-            system,
-            f"{megabytes(case.input(system)):.0f}",
-            *_texts_cells(case, system),
-        ]
-        for case in results.texts
-        for system in TEXTS_SYSTEMS
-    ]
-    head = [
+    column_names = [
         "rows",
         "system",
         "input MB",
@@ -224,107 +296,129 @@ def _texts(results: Results) -> str:
         "MB per CPU s",
         "beyond start-up",
     ]
-    return _table(head, rows)
+    table_lines: list[list[str]] = []
+    for case in results.texts:
+        # A line for every system, also for those that failed.
+        for system in TEXTS_SYSTEMS:
+            input_size = f"{megabytes(case.input(system)):.0f}"
+            table_lines.append(
+                [case.kind, system, input_size, *_texts_cells(case, system)]
+            )
+    return _table(column_names, table_lines)
 
 
 def _texts_cells(case: TextsCase, system: str) -> list[str]:
+    """Return the CPU seconds and rates of a system."""
     if system not in case.runs:
-        return [
-            f"failed: {case.failures.get(system, 'not run')}".replace("|", "/"),
-            "",
-            "",
-        ]
-    cpu = f"{case.cpu(system):.2f} ({_span(case.runs[system])})"
-    return [cpu, f"{case.rate(system):.2f}", f"{case.beyond(system):.2f}"]
+        return [_failure_cell(case.failures.get(system, "not run")), "", ""]
+    return [
+        f"{case.cpu(system):.2f} ({_cpu_range(case.runs[system])})",
+        f"{case.rate(system):.2f}",
+        f"{case.beyond(system):.2f}",
+    ]
 
 
 def _packing(results: Results) -> str:
+    """Return the table of packing."""
     if not results.packing:
         return ""
+    table_lines = [run.cells() for run in results.packing]
     note = (
         "CPU seconds of placing documents in rows, medians; TRL's time holds the copying of the tokens as well. Fill "
         "and rows over the least are of the tokens that are kept."
     )
-    return (
-        _table(PACKING_HEAD, [run.cells() for run in results.packing]) + "\n\n" + note
-    )
+    return _table(PACKING_HEAD, table_lines) + "\n\n" + note
 
 
-def _loader(results: Results) -> list[str]:
+# -- loader
+
+
+def _loader_rates(results: Results) -> str:
+    """Return the table of the loaders' rates."""
     if results.loader is None:
-        return []
-    rates = _table(LOADER_HEAD, [one.cells() for one in results.loader.series])
+        return ""
+    table_lines = [series.cells() for series in results.loader.series]
     note = (
         "Batches of 256 x 2048 int32 on the host, each epoch in another order where it is shuffled; medians of "
         f"{results.repeats} after a warm-up, loaders in rotation. CPU seconds: user + system of the process tree, page "
         "cache warm. 'Beyond start-up' compares with one epoch of a small input. 'all': every row exactly once "
         "in every epoch, by count and sum."
     )
-    chance = (
-        "One epoch as it was delivered; in brackets what a uniform permutation gives."
-    )
-    quality = (
-        _table(QUALITY_HEAD, results.loader.quality) + "\n\n" + chance
-        if results.loader.quality
-        else ""
-    )
-    return [rates + "\n\n" + note, quality]
+    return _table(LOADER_HEAD, table_lines) + "\n\n" + note
 
 
-def _span(runs: Sequence[Measurement]) -> str:
+def _loader_quality(results: Results) -> str:
+    """Return the table of the loaders' orders."""
+    if results.loader is None or not results.loader.quality:
+        return ""
+    note = (
+        "One epoch as it was delivered; in brackets the mean of a uniform permutation."
+    )
+    return _table(QUALITY_HEAD, results.loader.quality) + "\n\n" + note
+
+
+# -- goals and trials
+
+
+def _goals(results: Results) -> str:
+    """Return the table of the goals."""
+    table_lines: list[list[str]] = []
+    for goal in results.goals():
+        table_lines.append(
+            [
+                goal.what,
+                f"{goal.got:.2f}{goal.unit}",
+                f"{goal.relation} {goal.limit:g}{goal.unit}",
+                "yes" if goal.is_met else "no",
+            ]
+        )
+    if not table_lines:
+        return ""
+    return _table(["figure", "got", "goal", "met"], table_lines)
+
+
+def _trials(trials: Sequence[Trial]) -> str:
+    """Return the table of builds that were compared byte for byte."""
+    table_lines: list[list[str]] = []
+    for trial in trials:
+        finished_units = ""
+        if trial.killed_after is not None:
+            finished_units = str(trial.finished)
+        table_lines.append(
+            [trial.what, str(trial.files), finished_units, _verdict(trial)]
+        )
+    if not table_lines:
+        return ""
+    return _table(TRIALS_HEAD, table_lines)
+
+
+def _verdict(trial: Trial) -> str:
+    """Return the result of a comparison."""
+    if not trial.passed:
+        different_files = ", ".join(trial.different[:3]) or "none"
+        rebuilt_files = ", ".join(trial.redone[:3]) or "none"
+        return f"DIFFERENT: {different_files}; REDONE: {rebuilt_files}"
+    if trial.killed_after is not None:
+        return "identical, nothing redone"
+    return "identical"
+
+
+# -- cells and tables
+
+
+def _failure_cell(failure: str | None) -> str:
+    """Return the cell of a system that failed."""
+    # A bar would end the cell.
+    return f"failed: {failure}".replace("|", "/")
+
+
+def _cpu_range(runs: Sequence[Measurement]) -> str:
+    """Return the smallest and the largest CPU seconds of some runs."""
     times = [run.cpu for run in runs]
     return f"{min(times):.2f}-{max(times):.2f}"
 
 
-def _goals(results: Results) -> str:
-    rows = [
-        [
-            goal.what,
-            f"{goal.got:.2f}{goal.unit}",
-            f"{goal.relation} {goal.limit:g}{goal.unit}",
-            "yes" if goal.met else "no",
-        ]
-        for goal in results.goals()
-    ]
-    return _table(["figure", "got", "goal", "met"], rows) if rows else ""
-
-
-def _trials(trials: Sequence[Trial]) -> str:
-    rows = [
-        [
-            one.what,
-            str(one.files),
-            str(one.finished) if one.killed_after is not None else "",
-            _verdict(one),
-        ]
-        for one in trials
-    ]
-    return (
-        _table(
-            [
-                "build compared with library, 1 worker",
-                "files",
-                "units finished at the kill",
-                "result",
-            ],
-            rows,
-        )
-        if rows
-        else ""
-    )
-
-
-def _verdict(trial: Trial) -> str:
-    if trial.passed:
-        return "identical" + (
-            ", nothing redone" if trial.killed_after is not None else ""
-        )
-    different, redone = (
-        ", ".join(names[:3]) or "none" for names in (trial.different, trial.redone)
-    )
-    return f"DIFFERENT: {different}; REDONE: {redone}"
-
-
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+def _table(head: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
+    """Return a table of Markdown."""
+    rule = ["---"] * len(head)
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in [head, rule, *lines])

@@ -1,9 +1,9 @@
-"""What each unit costs those who look at all of them: sessions, commit, ls, pages,
-verify, gc, and readers of a manifest.
+"""CPU time per unit of all steps that read or write every unit of a version.
 
-Units are those of a real build, but hardly any work is done for them: one is built, and
-the others are its copies, each with a record of its own. So twenty thousand are made in
-a minute, by the doors that every build uses.
+These are sessions, commit, ls, pages, verify, gc, and readers of a manifest. The units
+are those of a real build, but one unit is built, and the others are copies of it with
+records of their own. Therefore twenty thousand are made in a minute, through the same
+interfaces as in every build.
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import math
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, final
@@ -34,161 +35,235 @@ from tokenlake.runtime.store.base import Link
 from tokenlake.runtime.store.catalog import Catalog
 from tokenlake.runtime.store.gc import gc
 from tokenlake.runtime.store.layout import Layout, shard_path
-from tokenlake.runtime.store.ledger import InputEntry, UnitRecord
+from tokenlake.runtime.store.ledger import InputEntry, ShardEntry, UnitRecord
 from tokenlake.runtime.store.manifest import Manifest
 
 UNITS: Final = (1_000, 5_000, 20_000)
+"""Numbers of units that are measured."""
+
 SHARDS: Final = 100_000
-AGAIN: Final = 3.0  # CPU seconds of a run with nothing to do over 5,000 units
-PAGES: Final = 10.0  # CPU seconds of the pages of a store of 20,000 shards
-OPEN: Final = 1.0  # CPU seconds of a manifest of so many shards
+"""Number of shards of the dataset that is opened."""
+
+QUICK_PART: Final = 50
+"""Divisor of the units and shards of a quick run."""
+
+MOST_RERUN_SECONDS: Final = 3.0
+"""Most CPU seconds of a run with nothing to do over 5,000 units."""
+
+MOST_PAGES_SECONDS: Final = 10.0
+"""Most CPU seconds of the pages of a store of 20,000 shards."""
+
+MOST_OPEN_SECONDS: Final = 1.0
+"""Most CPU seconds of opening the dataset."""
+
 _NAME: Final = "slopes"
+_LARGE: Final = "many"  # name of the dataset that is opened
+
+StepSeconds = Mapping[str, float]
+"""Step -> CPU seconds."""
 
 
 @final
 class CopyingPool:
-    """A pool that builds one unit, and whose other units are copies of it."""
+    """Pool that builds one unit. Its other units are copies of that one."""
 
     workers = 1
 
     def __init__(self) -> None:
-        self._real = InProcessPool()
-        self._first: UnitRecord | None = None
+        self._pool = InProcessPool()
+        self._first_record: UnitRecord | None = None
 
     def run(self, job: Job, on_progress: Any = None) -> Any:
         """Return the record of a unit, whose files are those of the first one."""
+        # Jobs that build no unit run as usual.
         if not isinstance(job, UnitJob):
-            return self._real.run(job)
-        if self._first is None:
-            sealed: str = self._real.run(job)
-            self._first = UnitRecord.from_bytes(sealed.encode())
-            return sealed
-        made = renamed_record(self._first, job.unit)
-        layout, store = Layout(job.dataset, job.version), open_store(job.store)
-        pairs = zip(self._first.parts, made.parts, strict=True)
-        store.link_all(
-            [
+            return self._pool.run(job)
+        if self._first_record is None:
+            sealed_record: str = self._pool.run(job)
+            self._first_record = UnitRecord.from_bytes(sealed_record.encode())
+            return sealed_record
+
+        # 1. Link the files of the first unit under the names of this one.
+        record = renamed_record(self._first_record, job.unit)
+        layout = Layout(job.dataset, job.version)
+        links: list[Link] = []
+        for part, copied_part in zip(
+            self._first_record.parts, record.parts, strict=True
+        ):
+            links.append(
                 Link(
-                    source=layout.key(a.path),
-                    target=layout.key(b.path),
-                    size=a.bytes,
-                    sha256=a.sha256,
+                    source=layout.key(part.path),
+                    target=layout.key(copied_part.path),
+                    size=part.bytes,
+                    sha256=part.sha256,
                 )
-                for a, b in pairs
-            ]
+            )
+        open_store(job.store).link_all(links)
+
+        # 2. Record the input that this unit should have read.
+        (file_range,) = job.ranges
+        input_entry = InputEntry(
+            source=file_range.file.source,
+            path=file_range.file.path,
+            size=file_range.file.size,
+            token=file_range.file.token,
+            file_id=file_range.file.file_id,
+            start=file_range.start,
+            stop=file_range.stop,
         )
-        [part] = job.ranges
-        read = InputEntry(
-            source=part.file.source,
-            path=part.file.path,
-            size=part.file.size,
-            token=part.file.token,
-            file_id=part.file.file_id,
-            start=part.start,
-            stop=part.stop,
-        )
-        return (
-            replace(made, fingerprint=job.fingerprint, inputs=(read,))
-            .to_bytes()
-            .decode()
-        )
+        record = replace(record, fingerprint=job.fingerprint, inputs=(input_entry,))
+        return record.to_bytes().decode()
 
     def expect(self, count: int, jobs: object = None) -> None:
-        """Nothing is to be got ready."""
+        """Do nothing: no workers are to be started."""
 
     def cancel(self) -> None:
-        """Nothing runs beside the caller."""
+        """Do nothing: no jobs run in the background."""
 
 
 def measure_slopes(work: Path, *, quick: bool) -> tuple[list[Goal], list[str]]:
-    """Return goals, and what each step cost for each number of units."""
-    counts = tuple(count // 50 for count in UNITS) if quick else UNITS
+    """Measure all steps for each number of units.
+
+    Args:
+        work: Folder for all files of the benchmark.
+        quick: Whether to measure few units.
+
+    Returns:
+        Goals, and a note on each step.
+    """
+    # 1. Measure all steps for each number of units, and opening a large version.
+    divisor = QUICK_PART if quick else 1
+    counts = [count // divisor for count in UNITS]
     folder = work / "slopes"
     shutil.rmtree(folder, ignore_errors=True)
-    took = {count: _measured(folder / str(count), count) for count in counts}
-    opened, shards = _opened(
-        folder / str(counts[-1]), SHARDS // 50 if quick else SHARDS
-    )
+    seconds_of_steps: dict[int, StepSeconds] = {}
+    for count in counts:
+        seconds_of_steps[count] = _measure_steps(folder / str(count), count)
+    open_seconds, shards = _measure_opening(folder / str(counts[-1]), SHARDS // divisor)
     shutil.rmtree(folder)
+
+    # 2. Judge the figures that have limits.
+    _, middle_count, large_count = counts
     goals = [
         Goal(
-            f"nothing to do for {counts[1]:,} units",
-            took[counts[1]]["rerun"],
+            f"nothing to do for {middle_count:,} units",
+            seconds_of_steps[middle_count]["rerun"],
             "at most",
-            AGAIN,
+            MOST_RERUN_SECONDS,
             " CPU s",
         ),
         Goal(
-            f"pages of {counts[2]:,} shards",
-            took[counts[2]]["pages"],
+            f"pages of {large_count:,} shards",
+            seconds_of_steps[large_count]["pages"],
             "at most",
-            PAGES,
+            MOST_PAGES_SECONDS,
             " CPU s",
         ),
-        Goal(f"open a dataset of {shards:,} shards", opened, "at most", OPEN, " CPU s"),
+        Goal(
+            f"open a dataset of {shards:,} shards",
+            open_seconds,
+            "at most",
+            MOST_OPEN_SECONDS,
+            " CPU s",
+        ),
     ]
-    return goals, [_told(step, took) for step in took[counts[0]]]
+    steps = seconds_of_steps[large_count]
+    return goals, [_note(step, seconds_of_steps) for step in steps]
 
 
-def _told(step: str, took: dict[int, dict[str, float]]) -> str:
-    """``commit: 0.31, 0.30, 0.30 ms a unit of 1,000, 5,000, 20,000; 0.30 for each
-    more``.
+def _note(step: str, seconds_of_steps: Mapping[int, StepSeconds]) -> str:
+    """Return a note on a step.
+
+    Example: ``commit: 0.31, 0.30, 0.30 CPU ms a unit of 1,000, 5,000, 20,000; 0.30 for
+    each more``.
+
+    Args:
+        step: Name of the step.
+        seconds_of_steps: Number of units -> CPU seconds of each step.
     """
-    counts = list(took)
-    each = ", ".join(f"{took[count][step] / count * 1e3:.3f}" for count in counts)
-    slope = (
-        (took[counts[-1]][step] - took[counts[0]][step])
-        / (counts[-1] - counts[0])
-        * 1e3
+    milliseconds: list[str] = []
+    for count, seconds in seconds_of_steps.items():
+        milliseconds.append(f"{seconds[step] / count * 1e3:.3f}")
+    counts = list(seconds_of_steps)
+    added_seconds = (
+        seconds_of_steps[counts[-1]][step] - seconds_of_steps[counts[0]][step]
     )
-    sizes = ", ".join(f"{count:,}" for count in counts)
-    return f"{step}: {each} CPU ms a unit of {sizes}; {slope:.3f} for each more"
+    slope = added_seconds / (counts[-1] - counts[0]) * 1e3
+    sizes = [f"{count:,}" for count in counts]
+    return (
+        f"{step}: {', '.join(milliseconds)} CPU ms a unit of {', '.join(sizes)}; "
+        f"{slope:.3f} for each more"
+    )
 
 
-def _measured(folder: Path, units: int) -> dict[str, float]:
-    """Return step to CPU seconds, of a build of so many units."""
-    config, store = _config(folder, units), str(folder / "store")
-    steps: dict[str, float] = {}
+def _measure_steps(folder: Path, units: int) -> StepSeconds:
+    """Return the CPU seconds of every step of a build, and of its readers.
 
-    def timed(step: str, act: Callable[[], Any]) -> Any:
-        began = time.process_time()
+    Args:
+        folder: Folder of the build.
+        units: Number of units.
+
+    Raises:
+        RuntimeError: The build has another number of units, or is damaged.
+    """
+    config = _config(folder, units)
+    store = str(folder / "store")
+    seconds: dict[str, float] = {}
+
+    def timed(step: str, action: Callable[[], Any]) -> Any:
+        start = time.process_time()
         with contextlib.redirect_stdout(io.StringIO()):
-            found = act()
-        steps[step] = time.process_time() - began
-        return found
+            result = action()
+        seconds[step] = time.process_time() - start
+        return result
 
+    # 1. Steps of a build. Making the units is not measured.
     session = timed("plan and claim", lambda: BuildSession.open(config))
     pool: Any = CopyingPool()
     run_pending(session, pool)
     timed("resume", lambda: BuildSession.open(config))
     timed("commit", session.commit)
     timed("rerun", lambda: finished_build(config))
+
+    # 2. Readers of the version. Pages are written twice: the second time, all are up to
+    #    date.
     timed("manifest", lambda: Catalog(open_store(store)).manifest(_NAME, 1))
     timed("ls", lambda: ls(store=store))
     timed("pages", lambda: report_store(store, folder / "pages"))
     timed("pages again", lambda: report_store(store, folder / "pages"))
+
+    # 3. Steps that look at every file.
     report = timed("verify", lambda: verify(store, _NAME))
     timed("gc", lambda: gc(store, dry_run=True))
+
+    # 4. Refuse the figures of a damaged version.
     if report.problems or len(session.plan.units) != units:
         raise RuntimeError(
             f"{len(session.plan.units)} units of {units}; {report.problems[:1]}"
         )
-    return steps
+    return seconds
 
 
 def _config(folder: Path, units: int) -> dict[str, Any]:
-    """Write lines of one length, each of which is a unit, and return the
-    configuration of a build of them.
+    """Write the input of a build, and return its configuration.
+
+    All lines of the input have the same length, and each is a unit.
     """
     folder.mkdir(parents=True)
-    lines = list(_lines(units))
+
+    # 1. Lines of one length, which is the size of a unit.
+    lines: list[bytes] = []
+    for number in range(units):
+        document = {"id": f"{number:08d}", "text": "a line"}
+        lines.append(json.dumps(document).encode() + b"\n")
     (folder / "lines.jsonl").write_bytes(b"".join(lines))
+
+    # 2. A tokenizer of any kind: only one unit is built.
     tokenizer = folder / "tokenizer"
     tokenizer.mkdir()
-    for name, data in train_bpe(
-        ["a line as long as any other"], vocab_size=300
-    ).files.items():
-        (tokenizer / name).write_bytes(data)
+    files = train_bpe(["a line as long as any other"], vocab_size=300).files
+    for file_name, content in files.items():
+        (tokenizer / file_name).write_bytes(content)
     return {
         "name": _NAME,
         "datasets": [
@@ -204,32 +279,35 @@ def _config(folder: Path, units: int) -> dict[str, Any]:
     }
 
 
-def _lines(count: int) -> Iterator[bytes]:
-    return (
-        json.dumps({"id": f"{number:08d}", "text": "a line"}).encode() + b"\n"
-        for number in range(count)
-    )
+def _measure_opening(folder: Path, shards: int) -> tuple[float, int]:
+    """Measure how long a version of many shards takes to open.
 
+    Args:
+        folder: Folder of a build, whose shards are repeated.
+        shards: Least number of shards.
 
-def _opened(folder: Path, shards: int) -> tuple[float, int]:
-    """Return the CPU seconds of opening a version of so many shards, and how many
-    they are.
+    Returns:
+        CPU seconds, and the number of shards.
     """
+    # 1. Write a manifest that has the shards of the build many times.
     version = folder / "store" / _NAME / "v1"
-    made = Manifest.from_bytes((version / "manifest.json").read_bytes())
-    times = -(-shards // len(made.files))
-    files = [
-        replace(shard, unit=unit, path=shard_path(shard.split, unit, shard.part))
-        for copy in range(times)
-        for shard in made.files
-        for unit in [copy * len(made.files) + shard.unit]
-    ]
-    many = folder / "many" / "v1"
+    manifest = Manifest.from_bytes((version / "manifest.json").read_bytes())
+    files: list[ShardEntry] = []
+    for copy_number in range(math.ceil(shards / len(manifest.files))):
+        for shard in manifest.files:
+            new_unit = copy_number * len(manifest.files) + shard.unit
+            new_path = shard_path(shard.split, new_unit, shard.part)
+            files.append(replace(shard, unit=new_unit, path=new_path))
+    large_version = folder / _LARGE / "v1"
     shutil.copytree(
-        version, many, ignore=shutil.ignore_patterns("data", "ledger", "manifest.json")
+        version,
+        large_version,
+        ignore=shutil.ignore_patterns("data", "ledger", "manifest.json"),
     )
-    large = replace(made, dataset="many", files=tuple(files))
-    (many / "manifest.json").write_bytes(large.to_bytes())
-    began = time.process_time()
-    open_version(str(many))
-    return time.process_time() - began, len(files)
+    large_manifest = replace(manifest, dataset=_LARGE, files=tuple(files))
+    (large_version / "manifest.json").write_bytes(large_manifest.to_bytes())
+
+    # 2. Open it.
+    start = time.process_time()
+    open_version(str(large_version))
+    return time.process_time() - start, len(files)

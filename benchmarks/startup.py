@@ -1,8 +1,8 @@
-"""From the command `tokenlake run` to its first unit, on a warm home.
+"""Time from the command `tokenlake run` to its first unit, with a warm home.
 
-Seen from outside: a unit has started when a worker process has an input file open.
-/proc is polled every few milliseconds, first for worker processes, then for the files
-that those hold open.
+It is measured from outside: a unit has started when a worker process has a file of the
+input open. /proc is polled, first for worker processes, then, every few milliseconds,
+for the files that they have open.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from benchmarks import builds
 from benchmarks.inputs import Input
@@ -22,13 +22,28 @@ from benchmarks.measure import ROOT, descendants
 from benchmarks.vocabularies import Vocabulary
 
 WORKER: Final = b"tokenlake.etl.worker"
-LIMIT: Final = 300.0  # seconds to wait for a first unit
+"""Part of a worker's command line."""
+
+LIMIT: Final = 300.0
+"""Seconds to wait for a first unit."""
+
+_POLL_PROCESSES: Final = 0.05
+"""Seconds between two searches for worker processes. A search through all of /proc
+takes milliseconds of processor time, which the command needs itself.
+"""
+
+_POLL_FILES: Final = 0.004
+"""Seconds between two looks at the open files of the workers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Startup:
-    """Seconds from the command, an entry per run: to the first worker process, the
-    first unit, the end.
+    """Seconds from the command, one entry per run.
+
+    Attributes:
+        worker: Seconds to the first worker process.
+        first_unit: Seconds to the first unit.
+        finished: Seconds to the end.
     """
 
     worker: list[float]
@@ -41,74 +56,121 @@ class Startup:
         return statistics.median(self.first_unit)
 
 
+class _RunTimes(NamedTuple):
+    """Seconds of one run, from the command on."""
+
+    worker: float
+    first_unit: float
+    finished: float
+
+
 def measure_startup(
     work: Path, source: Input, vocabulary: Vocabulary, repeats: int
 ) -> Startup:
-    """Runs the flow once to warm the home, then `repeats` times."""
-    runs = [_once(work, source, vocabulary) for _ in range(repeats + 1)][1:]
-    worker, first_unit, finished = (list(times) for times in zip(*runs, strict=True))
-    return Startup(worker=worker, first_unit=first_unit, finished=finished)
+    """Run the flow once to warm the home, and then `repeats` times.
+
+    Args:
+        work: Folder for all files of the benchmark.
+        source: Input of the build.
+        vocabulary: Tokenizer of the build.
+        repeats: Number of measured runs.
+
+    Raises:
+        RuntimeError: The flow failed, or the first unit was not seen.
+    """
+    startup = Startup(worker=[], first_unit=[], finished=[])
+    _run_flow(work, source, vocabulary)
+    for _ in range(repeats):
+        times = _run_flow(work, source, vocabulary)
+        startup.worker.append(times.worker)
+        startup.first_unit.append(times.first_unit)
+        startup.finished.append(times.finished)
+    return startup
 
 
-def _once(
-    work: Path, source: Input, vocabulary: Vocabulary
-) -> tuple[float, float, float]:
+def _run_flow(work: Path, source: Input, vocabulary: Vocabulary) -> _RunTimes:
+    """Run the flow once, with a fresh output.
+
+    Raises:
+        RuntimeError: The flow failed, or the first unit was not seen.
+    """
+    # 1. Prepare the configuration and an empty folder for the output.
     output = work / "scratch" / "startup"
     shutil.rmtree(output, ignore_errors=True)
     output.mkdir(parents=True)
     config = builds.write_config(
         output / "bench.yaml", source, vocabulary, output / "store"
     )
-    env = builds.environment(work, work / "warm-hash-cache")
-    log = work / "logs" / "startup.log"
-    log.parent.mkdir(exist_ok=True)
-    with log.open("wb") as sink:
-        started = time.monotonic()
-        command = builds.flow_command(config, 2)
+    environment = builds.environment(work, work / "warm-hash-cache")
+    log_path = work / "logs" / "startup.log"
+    log_path.parent.mkdir(exist_ok=True)
+
+    # 2. Run, and watch the processes from outside.
+    with log_path.open("wb") as sink:
+        start = time.monotonic()
         process = subprocess.Popen(
-            command,
-            env=env,
+            builds.flow_command(config, 2),
+            env=environment,
             cwd=ROOT,
             stdin=subprocess.DEVNULL,
             stdout=sink,
             stderr=sink,
         )
         try:
-            worker, first_unit = _watch(process, source, started)
-            code = process.wait(LIMIT)
+            worker, first_unit = _watch(process, source, start)
+            exit_code = process.wait(LIMIT)
         finally:
+            # After an error here, the command must not continue.
             process.terminate()
-    if code != 0:
+
+    # 3. Refuse the times of a failed run.
+    if exit_code != 0:
         raise RuntimeError(
-            f"`tokenlake run` ended with exit code {code}; its output is in {log}"
+            f"`tokenlake run` ended with exit code {exit_code}; its output is in {log_path}"
         )
-    return worker, first_unit, time.monotonic() - started
+    return _RunTimes(worker, first_unit, time.monotonic() - start)
 
 
 def _watch(
-    process: subprocess.Popen[bytes], source: Input, started: float
+    process: subprocess.Popen[bytes], source: Input, start: float
 ) -> tuple[float, float]:
-    """Seconds until a worker exists, and until one has a file of the input open."""
-    worker = 0.0
-    while process.poll() is None and time.monotonic() - started < LIMIT:
-        # Looking through all of /proc costs milliseconds of processor time, which the
-        # command needs itself.
-        time.sleep(0.05)
-        pids = list(_workers())
-        worker = worker or (time.monotonic() - started if pids else 0.0)
-        again = time.monotonic() + 0.05
-        while pids and time.monotonic() < again:
-            if any(_has_open(pid, source.folder) for pid in pids):
-                return worker, time.monotonic() - started
-            time.sleep(0.004)
-    if process.poll():
-        return worker, 0.0  # it failed: its exit code says so
+    """Wait for the first unit.
+
+    Args:
+        process: Process of the command.
+        source: Input of the build.
+        start: Monotonic time of the command.
+
+    Returns:
+        Seconds until a worker existed, and until one had a file of the input open. The
+        second is 0 if the command failed.
+
+    Raises:
+        RuntimeError: The command ended, or the limit passed, before a unit was seen.
+    """
+    worker_seconds = 0.0
+    while process.poll() is None and time.monotonic() - start < LIMIT:
+        # 1. Look for workers.
+        time.sleep(_POLL_PROCESSES)
+        workers = list(_workers())
+        if workers and not worker_seconds:
+            worker_seconds = time.monotonic() - start
+        # 2. Look at their files until the next search for workers.
+        next_search = time.monotonic() + _POLL_PROCESSES
+        while workers and time.monotonic() < next_search:
+            if any(_has_open_file(pid, source.folder) for pid in workers):
+                return worker_seconds, time.monotonic() - start
+            time.sleep(_POLL_FILES)
+    has_failed = bool(process.poll())
+    if has_failed:
+        return worker_seconds, 0.0  # the caller reports the exit code
     raise RuntimeError(
         "no worker was seen to open an input; expected it before the run ended: use a larger --megabytes"
     )
 
 
 def _workers() -> Iterator[int]:
+    """Yield the process number of every worker below this process."""
     for pid in descendants():
         try:
             if WORKER in Path(f"/proc/{pid}/cmdline").read_bytes():
@@ -117,11 +179,13 @@ def _workers() -> Iterator[int]:
             continue
 
 
-def _has_open(pid: int, folder: str) -> bool:
+def _has_open_file(pid: int, folder: str) -> bool:
+    """Return whether a process has a file of a folder open."""
     try:
-        return any(
-            str(link.readlink()).startswith(folder)
-            for link in Path(f"/proc/{pid}/fd").iterdir()
-        )
+        for link in Path(f"/proc/{pid}/fd").iterdir():
+            if str(link.readlink()).startswith(folder):
+                return True
     except OSError:
+        # The process ended, or closed the file.
         return False
+    return False

@@ -1,17 +1,16 @@
-"""What the trainer costs beside the step itself: its loop against a bare one over the
-same compiled step.
+"""CPU time that the trainer adds to a step, beside a bare loop over the same step.
 
 ::
 
     python -m tokenlake.demo
     python -m benchmarks.trainer .demo/artifacts/demo
 
-Both loops take the same batches of the same loader through the same function, turn
-about and in one process; the trainer also measures, logs to a file and calls callbacks.
-The function is one that costs next to nothing, so that the loops can be told apart on a
-machine that others use, too: what the trainer adds to a step is a time, whatever the
-step. It is then set against the step of a small decoder. CPU seconds of the process,
-from the third step on, when all is compiled; medians of pairs.
+Both loops put the same batches of the same loader through the same compiled function,
+in turns and in one process. The trainer also measures, logs to a file and calls
+callbacks. It adds the same time to every step. Therefore the function takes almost no
+time, so that the loops can be told apart on a machine that others use, too. The added
+time is then compared with the step of a small decoder. Measured are CPU seconds of the
+process, from the third step on, when all is compiled. Figures are medians of pairs.
 """
 
 from __future__ import annotations
@@ -43,45 +42,65 @@ from tokenlake.runtime.trainer import (
     make_step,
 )
 
-WARM: Final = 2  # steps that are not measured
+WARM: Final = 2
+"""Number of steps that are not measured."""
+
 COLUMNS: Final = ("input_ids", "segment_ids", "positions", "targets")
 
 
 class Clock(tl.Callback):
-    """CPU seconds from the step after the warm ones to the end."""
+    """Callback that measures the CPU seconds of a run, without its first steps."""
 
     def __init__(self) -> None:
-        self.cpu = 0.0
+        self.start = 0.0
+        self.seconds = 0.0
 
     def on_step_begin(self, run: Any) -> None:
         if run.step == WARM:
             jax.block_until_ready(run.state)
-            self.cpu = time.process_time()
+            self.start = time.process_time()
 
     def on_train_end(self, run: Any) -> None:
         jax.block_until_ready(run.state)
-        self.cpu = time.process_time() - self.cpu
+        self.seconds = time.process_time() - self.start
 
 
-def with_trainer(config: tl.TrainingConfig, objective: Objective, params: Any) -> float:
-    """Return CPU seconds of a step of the trainer's loop."""
+def trainer_seconds(
+    config: tl.TrainingConfig, objective: Objective, params: Any
+) -> float:
+    """Return the CPU seconds of a step of the trainer's loop.
+
+    Args:
+        config: Configuration of the run.
+        objective: Function of the step.
+        params: Parameters of the model.
+    """
     assert config.steps is not None
     clock = Clock()
-    Trainer.from_config(
+    trainer = Trainer.from_config(
         config, decoder, params, objective=objective, callbacks=[clock]
-    ).train()
-    return clock.cpu / (config.steps - WARM)
+    )
+    trainer.train()
+    return clock.seconds / (config.steps - WARM)
 
 
-def bare(config: tl.TrainingConfig, objective: Objective, params: Any) -> float:
-    """Return CPU seconds of a step of a loop that only loads and steps."""
+def bare_seconds(config: tl.TrainingConfig, objective: Objective, params: Any) -> float:
+    """Return the CPU seconds of a step of a loop that only loads and steps.
+
+    Args:
+        config: Configuration of the run.
+        objective: Function of the step.
+        params: Parameters of the model.
+    """
     assert config.data is not None and config.steps is not None
+    # 1. Compile the step, and make the state.
     schedule = make_schedule(config.schedule, config.steps)
     optimizer = make_optimizer(config.optimizer, schedule)
     step = jax.jit(
         make_step(objective, optimizer, schedule, accumulate=1, ema=config.log.ema),
         donate_argnums=0,
     )
+    # The step takes over the memory of the state.
     params = jax.tree.map(jnp.copy, params)
     state = TrainState(
         jnp.zeros((), jnp.int32),
@@ -90,84 +109,97 @@ def bare(config: tl.TrainingConfig, objective: Objective, params: Any) -> float:
         jnp.zeros(()),
         jnp.zeros(2, jnp.int32),
     )
-    data = config.data
-    sharding = batch_sharding(make_mesh(config.mesh))
+
+    # 2. Step over the batches of the loader.
     loader = tl.DataLoader(
-        tl.open(data.dataset, split=data.split),
-        data.batch_size,
-        seed=data.seed,
+        tl.open(config.data.dataset, split=config.data.split),
+        config.data.batch_size,
+        seed=config.data.seed,
         epochs=None,
         columns=COLUMNS,
-        sharding=sharding,
+        sharding=batch_sharding(make_mesh(config.mesh)),
     )
-    cpu = 0.0
+    start = 0.0
     with loader:
-        for taken, batch in enumerate(loader):
-            if taken == WARM:
+        for number, batch in enumerate(loader):
+            if number == WARM:
                 jax.block_until_ready(state)
-                cpu = time.process_time()
-            if taken == config.steps:
+                start = time.process_time()
+            if number == config.steps:
                 break
             state, _ = step(state, None, batch)
         jax.block_until_ready(state)
-    return (time.process_time() - cpu) / (config.steps - WARM)
+    return (time.process_time() - start) / (config.steps - WARM)
 
 
-def next_to_nothing(params: Any, batch: Any, reference: Any) -> Sums:
-    """A loss of one sum over the batch, with the parts that a language model's has."""
+def minimal_objective(params: Any, batch: Any, reference: Any) -> Sums:
+    """Return a loss of one sum over the batch, with the parts of a language model's."""
     loss = jnp.sum(batch["input_ids"] * params["norm"][0])
-    return Sums(
-        loss, jnp.float32(batch["input_ids"].size), {"nll": loss, "accuracy": loss}
-    )
+    tokens = jnp.float32(batch["input_ids"].size)
+    return Sums(loss, tokens, {"nll": loss, "accuracy": loss})
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description="What the trainer's loop costs.")
+    """Print the added time of each pair, and its median beside the decoder's step."""
+    parser = argparse.ArgumentParser(
+        description="CPU time that the trainer adds to a step."
+    )
     parser.add_argument("dataset", help="STORE/NAME, or STORE/NAME@v3")
     parser.add_argument(
         "--steps",
         type=int,
         default=200,
-        help="of a loop; a tenth of them with the decoder",
+        help="steps of a loop; a tenth of them with the decoder",
     )
-    parser.add_argument("--pairs", type=int, default=7)
-    parser.add_argument("--batch-size", type=int, default=2)
     parser.add_argument(
-        "--width", type=int, default=32, help="of the decoder's one layer"
+        "--pairs", type=int, default=7, help="number of pairs of both loops"
+    )
+    parser.add_argument("--batch-size", type=int, default=2, help="rows of a batch")
+    parser.add_argument(
+        "--width", type=int, default=32, help="width of the decoder, of one layer"
     )
     options = parser.parse_args(arguments)
+    # Parameters of the decoder. The objective without work uses one of them.
     vocabulary = tl.open(options.dataset).tokenizer.get_vocab_size()
     params = init(
         jax.random.key(0), vocabulary=vocabulary, width=options.width, layers=1, heads=1
     )
     with tempfile.TemporaryDirectory() as folder:
-        asked = {
-            "data": {"dataset": options.dataset, "batch_size": options.batch_size},
-            "log": {
+
+        def config_of(steps: int) -> tl.TrainingConfig:
+            log = {
                 "every": 10,
                 "progress": False,
                 "jsonl": str(Path(folder) / "log.jsonl"),
-            },
-        }
-        config = load_training_config(asked | {"steps": options.steps})
-        small = {"norm": params["norm"]}
-        added: list[float] = []
-        for at in range(options.pairs):
-            # Turn about, so that neither is always the one that runs on a warmer
-            # machine.
-            order = (bare, with_trainer) if at % 2 else (with_trainer, bare)
-            found = {each: each(config, next_to_nothing, small) for each in order}
-            added.append(found[with_trainer] - found[bare])
+            }
+            data = {"dataset": options.dataset, "batch_size": options.batch_size}
+            return load_training_config({"data": data, "log": log, "steps": steps})
+
+        # 1. Measure the time that the trainer adds.
+        config = config_of(options.steps)
+        small_params = {"norm": params["norm"]}
+        added_seconds: list[float] = []
+        for pair in range(options.pairs):
+            seconds: dict[str, float] = {}
+            loops = {"trainer": trainer_seconds, "bare": bare_seconds}
+            # In turns, so that neither always runs on a warmer machine.
+            order = ("bare", "trainer") if pair % 2 else ("trainer", "bare")
+            for loop_name in order:
+                seconds[loop_name] = loops[loop_name](
+                    config, minimal_objective, small_params
+                )
+            added_seconds.append(seconds["trainer"] - seconds["bare"])
             print(
-                f"pair {at + 1}: bare {1e3 * found[bare]:.2f} ms a step, trainer {1e3 * found[with_trainer]:.2f}"
+                f"pair {pair + 1}: bare {1e3 * seconds['bare']:.2f} ms a step, trainer {1e3 * seconds['trainer']:.2f}"
             )
-        config = load_training_config(
-            asked | {"steps": WARM + max(1, options.steps // 10)}
-        )
-        step = bare(config, language_model(decoder), params)
-    more = statistics.median(added)
+
+        # 2. Measure the step of the decoder.
+        config = config_of(WARM + max(1, options.steps // 10))
+        decoder_seconds = bare_seconds(config, language_model(decoder), params)
+    median = statistics.median(added_seconds)
     print(
-        f"the trainer adds {1e3 * more:.2f} ms to a step: {more / step:.2%} of the decoder's {1e3 * step:.0f} ms"
+        f"the trainer adds {1e3 * median:.2f} ms to a step: {median / decoder_seconds:.2%} of the decoder's "
+        f"{1e3 * decoder_seconds:.0f} ms"
     )
 
 

@@ -1,8 +1,8 @@
-"""The way of one document through a worker: `python -m benchmarks.house --walk`.
+"""Files of the library that process one document: `python -m benchmarks.house --walk`.
 
-A line of JSON becomes a row of Parquet in a fresh worker's memory; counted are the
-files of the library whose functions are called, and how often the next call is of
-another file than the one before.
+A worker turns one line of JSON into a row of Parquet, in memory and in this process.
+Its calls are recorded. The table counts the files whose functions are called, and how
+often the next call is in another file than the one before.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from itertools import groupby
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, Final
 
 import tokenlake
 from tokenlake.etl.in_process_pool import InProcessPool
@@ -26,29 +26,35 @@ from tokenlake.etl.session import BuildSession
 from tokenlake.etl.tokenizers.training import train_bpe
 from tokenlake.runtime.store.layout import Layout
 
-_ROOT = Path(tokenlake.__file__).parent
+_ROOT: Final = Path(tokenlake.__file__).parent
 
 
 def walk() -> list[str]:
-    """Return the file of every call, in order, while a worker builds a unit of one
-    document.
+    """Return the file of every call of a worker that builds a unit of one document.
+
+    Calls are in their order, and files are relative to the library.
     """
     calls: list[str] = []
 
-    def note(frame: FrameType, event: str, argument: object) -> None:
+    def record_call(frame: FrameType, event: str, argument: object) -> None:
         path = Path(frame.f_code.co_filename)
         if event == "call" and path.is_relative_to(_ROOT):
             calls.append(str(path.relative_to(_ROOT)))
 
     with tempfile.TemporaryDirectory() as folder:
+        # 1. Plan a build of one unit, and choose its tokenizer backend.
         session = BuildSession.open(_config(Path(folder)))
         layout = Layout(session.dataset, session.version)
-        (unit,) = session.plan.units
-        chooser: Any = InProcessPool()
-        engine = session.backends.choose(unit, chooser)
-        job = session.plan.job(unit, session.plan.store, layout, engine)
+        (build_unit,) = session.plan.units
+        # The choice of a tokenizer backend is not part of the worker's calls, and has a
+        # pool of its own.
+        backend_pool: Any = InProcessPool()
+        backend = session.backends.choose(build_unit, backend_pool)
+        job = session.plan.job(build_unit, session.plan.store, layout, backend)
+
+        # 2. Build the unit, as a fresh worker does, and record all calls.
         pool = InProcessPool()
-        sys.setprofile(note)
+        sys.setprofile(record_call)
         try:
             pool.run(job)
         finally:
@@ -57,14 +63,16 @@ def walk() -> list[str]:
 
 
 def _config(folder: Path) -> dict[str, Any]:
+    """Write a document and a tokenizer, and return the configuration of a build."""
+    # A tokenizer, trained on some source code.
     tokenizer = folder / "tokenizer"
     tokenizer.mkdir()
-    texts = [inspect.getsource(module) for module in (argparse, textwrap)]
-    for name, data in train_bpe(texts, vocab_size=600).files.items():
-        (tokenizer / name).write_bytes(data)
-    (folder / "one.jsonl").write_text(
-        json.dumps({"text": "One document on its way."}) + "\n"
-    )
+    texts = [inspect.getsource(argparse), inspect.getsource(textwrap)]
+    for file_name, content in train_bpe(texts, vocab_size=600).files.items():
+        (tokenizer / file_name).write_bytes(content)
+    # The document.
+    document = {"text": "One document on its way."}
+    (folder / "one.jsonl").write_text(json.dumps(document) + "\n")
     return {
         "name": "walk",
         "datasets": [
@@ -80,10 +88,15 @@ def _config(folder: Path) -> dict[str, Any]:
 
 
 def summary(calls: list[str]) -> Iterator[str]:
-    """Return the lines of the table."""
-    way = [name for name, _ in groupby(calls)]
-    visits = Counter(way)
+    """Yield the lines of the table.
+
+    Args:
+        calls: File of every call, in order.
+    """
+    files = [file_name for file_name, _ in groupby(calls)]
+    visits = Counter(files)
     yield f"calls            {len(calls)}"
     yield f"files            {len(visits)}"
-    yield f"changes of file  {len(way)}"
-    yield from (f"{count:6} {name}" for name, count in visits.most_common())
+    yield f"changes of file  {len(files)}"
+    for file_name, count in visits.most_common():
+        yield f"{count:6} {file_name}"

@@ -1,7 +1,9 @@
-"""Sections of a docstring in Google style, for the pages of the reference and for the
-tests of docstrings.
+"""Parser of docstrings in Google style.
 
-A docstring is a summary, prose, and sections, each with a title that ends in a colon and indented lines below it::
+The pages of the reference and the tests of docstrings use it.
+
+A docstring has a summary, prose, and sections. A section has a title that ends in a
+colon, and indented lines below it::
 
     Return the mean.
 
@@ -11,9 +13,9 @@ A docstring is a summary, prose, and sections, each with a title that ends in a 
     Returns:
         The mean.
 
-`parse` returns the prose as text, the sections of named entries (``Args``,
-``Attributes``, ``Raises``) as pairs of a name and its text, and the others
-(``Returns``, ``Yields``, ``Example``) as text.
+:func:`parse` returns the sections of named entries (``Args``, ``Attributes``,
+``Raises``) as pairs of a name and its text, and the other sections (``Returns``,
+``Yields``, ``Example``) as text.
 """
 
 from __future__ import annotations
@@ -24,10 +26,10 @@ from dataclasses import dataclass, field
 from typing import Final
 
 NAMED: Final = ("Args", "Attributes", "Raises")
-"""Sections that consist of entries ``name: text``."""
+"""Sections of entries ``name: text``."""
 
 PLAIN: Final = ("Returns", "Yields", "Example")
-"""Sections that consist of text."""
+"""Sections of text."""
 
 _TITLE: Final = re.compile(rf"({'|'.join((*NAMED, *PLAIN))}):$")
 _ENTRY: Final = re.compile(r"(\*{0,2}[\w.]+(?:, \*{0,2}[\w.]+)*): (.*)$")
@@ -58,35 +60,50 @@ def parse(docstring: str) -> ParsedDocstring:
     """Return the sections of a docstring.
 
     Args:
-        docstring: Docstring as it is in the source; its indentation does not matter.
+        docstring: Docstring as it is in the source, with any indentation.
+
+    Raises:
+        ValueError: A line of a section of entries belongs to no entry.
     """
     lines = inspect.cleandoc(docstring).splitlines()
     prose: list[str] = []
     entries: dict[str, list[tuple[str, str]]] = {}
     texts: dict[str, str] = {}
-    place = 0
-    while place < len(lines):
-        title = _TITLE.match(lines[place])
+    line_number = 0
+    while line_number < len(lines):
+        # A line outside of sections is prose, unless it is a title.
+        title = _TITLE.match(lines[line_number])
         if title is None:
-            prose.append(lines[place])
-            place += 1
+            prose.append(lines[line_number])
+            line_number += 1
             continue
-        # A section lasts until the next line that is not indented.
-        start = place = place + 1
-        while place < len(lines) and (not lines[place] or lines[place].startswith(" ")):
-            place += 1
-        section = inspect.cleandoc("\n".join(["", *lines[start:place]]))
+        # A section ends at the next line that is neither indented nor empty.
+        line_number += 1
+        section_lines = [""]
+        while line_number < len(lines):
+            line = lines[line_number]
+            if line and not line.startswith(" "):
+                break
+            section_lines.append(line)
+            line_number += 1
+        section = inspect.cleandoc("\n".join(section_lines))
         if title[1] in NAMED:
             entries[title[1]] = _entries(section)
         else:
             texts[title[1]] = section
-    summary, _, rest = "\n".join(prose).strip().partition("\n\n")
-    return ParsedDocstring(" ".join(summary.split()), rest.strip(), entries, texts)
+    summary, _, further_prose = "\n".join(prose).strip().partition("\n\n")
+    return ParsedDocstring(
+        " ".join(summary.split()), further_prose.strip(), entries, texts
+    )
 
 
 def _entries(section: str) -> list[tuple[str, str]]:
-    """Return the entries of a section; lines that are indented continue the entry above
-    them.
+    """Return the entries of a section as pairs of a name and its text.
+
+    Indented lines continue the entry above them.
+
+    Args:
+        section: Lines of the section, without their common indentation.
 
     Raises:
         ValueError: A line is neither an entry nor indented. It would be lost.
@@ -102,7 +119,5 @@ def _entries(section: str) -> list[tuple[str, str]]:
             bodies[-1].append(line.removeprefix("    "))
         else:
             raise ValueError(f"docstring: got the line {line!r}, expected 'NAME: text'")
-    return [
-        (name, "\n".join(body).strip())
-        for name, body in zip(names, bodies, strict=True)
-    ]
+    texts = ["\n".join(body).strip() for body in bodies]
+    return list(zip(names, texts, strict=True))

@@ -1,4 +1,4 @@
-"""Texts of the code, which are reStructuredText, as Markdown of the site."""
+"""Markdown of the site from texts of the code, which are reStructuredText."""
 
 from __future__ import annotations
 
@@ -17,23 +17,28 @@ def markdown_of(text: str, links: Mapping[str, str]) -> str:
     """Return a text of a docstring as Markdown.
 
     Args:
-        text: Text with reStructuredText's roles and literals.
+        text: Text with roles and literals of reStructuredText.
         links: Public name, such as ``Dataset.take``, -> address of its entry in the
             reference.
     """
 
-    def linked(role: re.Match[str]) -> str:
+    def link_of(role: re.Match[str]) -> str:
+        """Return the object of a role as a link, or as code if it has no entry."""
+        is_short = role[1] == "~"
         path = role[2]
         # `tokenlake.data_pipeline.create_collate_fn` is listed as `create_collate_fn`,
         # `Dataset.take` with its class.
         parts = path.split(".")
-        for name in (".".join(parts[-2:]), parts[-1]):
-            if name in links:
-                return f"[`{name}`]({links[name]})"
-        shown = parts[-1] if role[1] else path
-        return f"`{shown}`"
+        name = parts[-1]
+        name_with_owner = ".".join(parts[-2:])
+        for listed_name in (name_with_owner, name):
+            if listed_name in links:
+                return f"[`{listed_name}`]({links[listed_name]})"
+        if is_short:
+            return f"`{name}`"
+        return f"`{path}`"
 
-    text = _ROLE.sub(linked, text)
+    text = _ROLE.sub(link_of, text)
     text = _LITERAL.sub(r"`\1`", text)
     # An indented block is code in both languages; only the mark before it differs.
     text = _CODE_ALONE.sub("", text)
@@ -46,16 +51,17 @@ def one_line(text: str) -> str:
 
 
 def definition(term: str, text: str) -> str:
-    """Return an entry of a definition list, which wraps on a narrow screen where a
-    table would not.
+    """Return an entry of a definition list.
+
+    A definition list wraps on a narrow screen, where a table does not.
 
     Args:
         term: Term, such as a parameter and its type.
         text: Explanation, in Markdown; it may have paragraphs and lists.
     """
-    first, *others = text.splitlines() or [""]
-    continued = textwrap.indent("\n".join(others), "    ")
-    return f"{term}\n:   {first}\n{continued}".rstrip() + "\n"
+    first_line, _, further_lines = text.partition("\n")
+    indented_lines = textwrap.indent(further_lines, "    ")
+    return f"{term}\n:   {first_line}\n{indented_lines}".rstrip() + "\n"
 
 
 def block(text: str, language: str = "text") -> str:

@@ -1,9 +1,10 @@
-"""The pages of the site that are written from the code: keys of configurations,
-commands and public names.
+"""Hooks of MkDocs that add the reference to the site and rewrite links.
 
-MkDocs calls `on_files` and `on_page_markdown` (`hooks` of mkdocs.yml). The contents of
-these pages are in the code alone: the text under a field, the help of a command, the
-docstring of a name.
+The pages of the reference are generated from the code: keys of configurations, commands
+and public names. Their contents are the text under a field, the help of a command and
+the docstring of a name.
+
+MkDocs calls :func:`on_files` and :func:`on_page_markdown` (``hooks`` in mkdocs.yml).
 """
 
 from __future__ import annotations
@@ -19,7 +20,6 @@ from reference_commands import command_page
 from reference_keys import key_page
 from reference_python import python_pages
 
-_LINK: Final = re.compile(r"\[([^\]]+)\]\((\.\./[^)]*)\)")
 _BOOSTS: Final = {
     "training.md": 2.0,
     "howto/validation.md": 2.0,
@@ -33,44 +33,69 @@ _BOOSTS: Final = {
     "architecture.md": 0.5,
     "seeds.md": 0.3,
 }
-"""Page -> factor of its rank in the search. Names that most readers do not need come
-after those that they do.
+"""Page -> factor of its rank in the search.
+
+Pages that few readers need are ranked below the others.
 """
 
-_FILE: Final = re.compile(r"\[([\w./]+\.md)\]\(([\w./]+\.md)\)")
+_OUTSIDE_LINK: Final = re.compile(r"\[([^\]]+)\]\((\.\./[^)]*)\)")
+"""Link whose target begins with ``../``."""
+
+_FILE_LINK: Final = re.compile(r"\[([\w./]+\.md)\]\(([\w./]+\.md)\)")
+"""Link whose text is the name of a page's file."""
+
+_TITLE: Final = re.compile("^# (.+)$", re.MULTILINE)
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the pages that are written from the code."""
-    pages = {"keys": key_page(), "commands": command_page(), **python_pages()}
+    """Add the pages of the reference to the files of the site."""
+    pages = python_pages()
+    pages["keys"] = key_page()
+    pages["commands"] = command_page()
     for name, content in pages.items():
-        files.append(File.generated(config, f"reference/{name}.md", content=content))
+        path = f"reference/{name}.md"
+        files.append(File.generated(config, path, content=content))
     return files
 
 
 def on_page_markdown(
     markdown: str, page: Page, config: MkDocsConfig, files: Files
 ) -> str:
-    """Rank the page in the search, and rewrite its links.
+    """Set the rank of a page in the search, and return its text with other links.
 
-    A page that is linked by the name of its file is called by its title. A link to a
-    file beside docs/, which the site does not have, is shown as its name.
+    A link whose text is the name of a file gets the title of the page as its text. A
+    link to a file outside docs/, which the site does not have, becomes its text.
+
+    Args:
+        markdown: Text of the page.
+        page: Page; its metadata are changed.
+        config: Configuration of the site.
+        files: Files of the site.
     """
     if page.file.src_uri in _BOOSTS:
         page.meta["search"] = {"boost": _BOOSTS[page.file.src_uri]}
     folder = posixpath.dirname(page.file.src_uri)
 
-    def titled(link: re.Match[str]) -> str:
-        target = files.get_file_from_path(
-            posixpath.normpath(posixpath.join(folder, link[2]))
-        )
-        title = target and re.search("^# (.+)$", target.content_string, re.MULTILINE)
-        return f"[{title[1]}]({link[2]})" if title else link[0]
+    def path_of(link: re.Match[str]) -> str:
+        """Return the path of a link's target, relative to docs/."""
+        return posixpath.normpath(posixpath.join(folder, link[2]))
 
-    def named(link: re.Match[str]) -> str:
-        is_outside = posixpath.normpath(posixpath.join(folder, link[2])).startswith(
-            ".."
-        )
-        return f"`{link[1].strip('`')}`" if is_outside else link[0]
+    def with_title(link: re.Match[str]) -> str:
+        """Return a link with the title of its target as text."""
+        target = files.get_file_from_path(path_of(link))
+        if target is None:
+            return link[0]
+        title = _TITLE.search(target.content_string)
+        if title is None:
+            return link[0]
+        return f"[{title[1]}]({link[2]})"
 
-    return _LINK.sub(named, _FILE.sub(titled, markdown))
+    def without_outside(link: re.Match[str]) -> str:
+        """Return a link, or its text as code if the target is outside docs/."""
+        if path_of(link).startswith(".."):
+            text = link[1].strip("`")
+            return f"`{text}`"
+        return link[0]
+
+    markdown = _FILE_LINK.sub(with_title, markdown)
+    return _OUTSIDE_LINK.sub(without_outside, markdown)

@@ -1,5 +1,6 @@
-"""The page of all keys of the three kinds of configuration files, written from their
-models.
+"""Page of all keys of the three kinds of configuration files.
+
+It is generated from the models of the configurations.
 """
 
 from __future__ import annotations
@@ -7,7 +8,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterator
 from types import NoneType, UnionType
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import Any, Final, Literal, Union, get_args, get_origin
 
 from markup import definition, markdown_of, one_line
 from pydantic_core import PydanticUndefined
@@ -17,6 +18,21 @@ from tokenlake.config.dataset import DataModuleConfig
 from tokenlake.config.pipeline import PipelineConfig
 from tokenlake.runtime.trainer.config import TrainingConfig
 
+_MODELS: Final = {
+    "Configuration of a build": PipelineConfig,
+    "Configuration of a data module": DataModuleConfig,
+    "Configuration of the trainer": TrainingConfig,
+}
+"""Title -> model of a configuration."""
+
+_PLAIN_TYPES: Final[dict[Any, str]] = {
+    bool: "true or false",
+    int: "integer",
+    float: "number",
+    str: "text",
+}
+"""Type -> its name on the page."""
+
 
 def key_page() -> str:
     """Return the page of all keys."""
@@ -25,49 +41,49 @@ def key_page() -> str:
         "[Configuration](../configuration.md) lists the options that some builds do not support. "
         "`tokenlake schema` prints the same keys for editors.\n"
     ]
-    for title, model in (
-        ("Configuration of a build", PipelineConfig),
-        ("Configuration of a data module", DataModuleConfig),
-        ("Configuration of the trainer", TrainingConfig),
-    ):
+    for title, model in _MODELS.items():
         parts.append(f"## {title}\n")
         parts += _sections(model, set())
     return "\n".join(parts)
 
 
 def _sections(
-    model: type[Section], seen: set[type[Section]], place: str = ""
+    model: type[Section], listed_models: set[type[Section]], prefix: str = ""
 ) -> Iterator[str]:
-    """Yield the keys of a model, then those of the models of its fields, each model
-    once.
+    """Yield the keys of a model, then those of the models of its fields.
+
+    Each model is listed once.
 
     Args:
         model: Model of a section.
-        seen: Models that were listed before; this one is added.
-        place: Path of the section, such as ``datasets.``.
+        listed_models: Models that were listed before; this one is added.
+        prefix: Path of the section, such as ``datasets.``.
     """
-    seen.add(model)
+    listed_models.add(model)
+    # 1. The title and the summary.
+    title = "Top"
+    if prefix:
+        title = f"`{prefix.rstrip('.')}`"
+    yield f"### {title}\n"
+    docstring = one_line(inspect.getdoc(model) or "")
+    summary = docstring.partition(". ")[0].rstrip(".")
+    yield f"{markdown_of(summary, {})}.\n"
+    # 2. The keys.
     texts = field_texts(model)
     inner_models: list[tuple[str, type[Section]]] = []
-    title = f"`{place.rstrip('.')}`" if place else "Top"
-    yield f"### {title}\n"
-    summary = one_line(inspect.getdoc(model) or "").partition(". ")[0].rstrip(".")
-    yield f"{markdown_of(summary, {})}.\n"
     for name, field in model.model_fields.items():
         key = field.alias or name
-        # A field with a default factory or validators of its own keeps its model in the
+        # A field with a default factory or its own validators has its model in the
         # annotation.
-        inner_models += [
-            (f"{place}{key}.", inner) for inner in _models(field.annotation)
-        ]
+        for inner_model in _models(field.annotation):
+            inner_models.append((f"{prefix}{key}.", inner_model))
         term = f"`{key}` · {_type(field.annotation)}{_default(field)}"
-        yield definition(
-            term,
-            markdown_of(one_line(texts.get(name, "")), {}) or "Section, see below.",
-        )
-    for inner_place, inner in inner_models:
-        if inner not in seen:
-            yield from _sections(inner, seen, inner_place)
+        text = markdown_of(one_line(texts.get(name, "")), {})
+        yield definition(term, text or "Section, see below.")
+    # 3. The sections in this section.
+    for inner_prefix, inner_model in inner_models:
+        if inner_model not in listed_models:
+            yield from _sections(inner_model, listed_models, inner_prefix)
 
 
 def _models(annotation: Any) -> Iterator[type[Section]]:
@@ -81,30 +97,29 @@ def _models(annotation: Any) -> Iterator[type[Section]]:
 
 
 def _type(annotation: Any) -> str:
-    """Return the possible values of a field: `a`, `b` of choices, otherwise the kind
-    of value.
-    """
-    origin, arguments = get_origin(annotation), get_args(annotation)
+    """Return the possible values of a field: its choices, or the kind of value."""
+    origin = get_origin(annotation)
+    arguments = get_args(annotation)
+    # Choices, and alternatives.
     if origin is Literal:
         return ", ".join(f"`{_yaml(value)}`" for value in arguments)
     if origin in (Union, UnionType):
-        types = [_type(argument) for argument in arguments if argument is not NoneType]
-        return " or ".join(dict.fromkeys(types))
+        types: list[str] = []
+        for argument in arguments:
+            argument_type = _type(argument)
+            if argument is not NoneType and argument_type not in types:
+                types.append(argument_type)
+        return " or ".join(types)
+    # A type with validators: `Annotated[type, ...]`.
     if hasattr(annotation, "__metadata__"):
         return _type(arguments[0])
-    if origin is dict or (
-        inspect.isclass(annotation) and issubclass(annotation, Section)
-    ):
+    # Mappings and lists.
+    is_section = inspect.isclass(annotation) and issubclass(annotation, Section)
+    if origin is dict or is_section:
         return "mapping"
     if origin in (tuple, list):
         return f"list of {_type(arguments[0])}"
-    plain: dict[Any, str] = {
-        bool: "true or false",
-        int: "integer",
-        float: "number",
-        str: "text",
-    }
-    return plain.get(annotation, "value")
+    return _PLAIN_TYPES.get(annotation, "value")
 
 
 def _default(field: Any) -> str:
@@ -118,9 +133,11 @@ def _default(field: Any) -> str:
 
 
 def _yaml(value: Any) -> str:
-    """Return a value as YAML has it."""
+    """Return a value as it is written in YAML."""
     if isinstance(value, str):
         return value.encode("unicode_escape").decode() or '""'
-    if value is None or isinstance(value, bool):
-        return {None: "null", True: "true", False: "false"}[value]
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
     return str(value)

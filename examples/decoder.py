@@ -1,34 +1,50 @@
-"""A decoder-only transformer in plain JAX that trains at the speed of the accelerator,
-on packed rows.
+"""Decoder-only transformer in plain JAX, for packed rows.
 
 ::
 
     config = PRESETS["124M"]
     params = init(jax.random.key(0), config, vocabulary=50257)
-    hidden, head = decoder(params, batch)                 # for tl.Trainer: its loss makes the logits, in chunks
+    hidden, head = decoder(params, batch)
     hidden, head = decoder(params, batch, Options(attention="plain", remat="block"))
 
-A row holds several documents, one after the other. An id attends to the ids before it
-that have the same number in ``segment_ids``; rotary angles follow ``positions``, which
-begin at 0 in each document. Both are columns of the loader.
+``tl.Trainer`` takes :func:`decoder` as it is: its loss computes the logits ``hidden @
+head`` in chunks.
 
-The speed comes from these choices:
+A packed row holds several documents, one after the other. Two columns of the loader
+separate them:
 
-- **Attention** is fused: no array of T x T scores reaches the memory of the device.
-  cuDNN computes it on GPUs, splash attention of JAX on TPUs, and plain JAX elsewhere.
-  All compute the same function (:func:`attention_of`).
-- **Arithmetic** is in the type of the parameters, bfloat16 under ``precision:
-  bfloat16`` of ``tl.Trainer``, which keeps float32 parameters, moments and gradients.
-  Norms, angles and the softmax are float32 in all cases.
+- ``segment_ids``: an id attends to itself and to earlier ids of the same segment;
+- ``positions``: rotary angles follow the position in the document, from 0.
+
+Speed comes from these choices:
+
+- **Attention** is fused: no array of (length, length) scores reaches the memory of the
+  device. cuDNN computes it on GPUs, JAX's splash attention on TPUs, and plain JAX
+  elsewhere. All compute the same function (:func:`attention_of`).
+- **Arithmetic** is in the type of the parameters. With ``precision: bfloat16``,
+  ``tl.Trainer`` passes bfloat16 parameters and keeps float32 parameters, moments and
+  gradients. Norms, angles and the softmax are always float32.
 - **Rotary angles** are computed once per batch and shared by all layers.
 - **The vocabulary** is padded to a multiple of 128, the width of the tiles of matrix
   units. The additional ids are never targets, so training makes them as unlikely as any
   other id that does not occur.
-- **Memory**: ``remat`` chooses what the forward pass keeps for the backward pass.
+- **Memory**: ``Options.remat`` selects the values that the forward pass keeps for the
+  backward pass.
 
-Arrays of all layers are stacked; their first dimension is the layer. B rows, T ids of a
-row, D features, H heads of K features, G heads of keys and values (H is a multiple of
-G), F hidden features of the feed-forward part, V ids.
+Dimensions, with their letters in ``einsum``:
+
+============  ======  =================================================================
+batch         b       rows of a batch
+length        t, s    ids of a row; s where they are keys
+width         d       features of an id
+heads         h       query heads
+key_heads     g       heads of keys and values, a divisor of heads
+head_dim      k       features of a head, width / heads
+hidden        f       hidden features of the feed-forward part
+vocabulary            rows of the embedding, a multiple of 128
+============  ======  =================================================================
+
+The parameters of all layers are stacked: their first dimension is the layer.
 """
 
 from __future__ import annotations
@@ -40,29 +56,34 @@ from typing import Any, Final, Literal, TypeAlias
 
 import jax
 import jax.numpy as jnp
+from jax import Array
 from jax.sharding import Mesh, PartitionSpec
 
 Params: TypeAlias = dict[str, Any]
-Batch: TypeAlias = Mapping[str, jax.Array]
+Batch: TypeAlias = Mapping[str, Array]
 Attention: TypeAlias = Literal["auto", "cudnn", "splash", "plain"]
 Remat: TypeAlias = Literal["none", "elementwise", "block"]
 
 VOCABULARY_MULTIPLE: Final = 128
-"""The number of rows of the embedding is a multiple of this."""
-_LONGEST_PERIOD: Final = 10_000.0
-"""Base of the rotary angles' periods."""
+"""Divisor of the number of rows of the embedding."""
+
+_ROTARY_BASE: Final = 10_000.0
+"""Base of the rotary frequencies."""
+
 _EPSILON: Final = 1e-6
-"""Least mean square of a norm."""
+"""Number that is added to a mean square, so that none is 0."""
 
 TENSOR_RULES: Final = {
-    "query": (None, None, "tensor", None),
-    "key_value": (None, None, None, "tensor", None),
-    "out": (None, "tensor", None, None),
-    "up": (None, None, "tensor"),
-    "down": (None, "tensor", None),
+    "query": (None, None, "tensor", None),  # (layers, width, heads, head_dim)
+    "key_value": (None, None, None, "tensor", None),  # (.., 2, key_heads, head_dim)
+    "out": (None, "tensor", None, None),  # (layers, heads, head_dim, width)
+    "up": (None, None, "tensor"),  # (layers, width, hidden)
+    "down": (None, "tensor", None),  # (layers, hidden, width)
 }
-"""``mesh.rules`` of ``tl.Trainer`` that divide heads and hidden features over the axis
-``tensor``. The axis ``fsdp`` needs no rules.
+"""Rules for ``mesh.rules`` of ``tl.Trainer``.
+
+They divide heads and hidden features over the axis ``tensor``. The axis ``fsdp`` needs
+no rules.
 """
 
 
@@ -71,13 +92,13 @@ class DecoderConfig:
     """Sizes of a decoder.
 
     Attributes:
-        width: Number of features of an id, D.
+        width: Number of features of an id.
         layers: Number of layers.
-        heads: Number of query heads, H.
-        key_heads: Number of heads of keys and values, G, a divisor of H; None: H. Fewer
-            than H make grouped-query attention (Ainslie et al. 2023).
-        hidden: Number of hidden features of the feed-forward part, F; None: 4 D.
-        is_tied: Whether the head is the transposed embedding (Press and Wolf 2017).
+        heads: Number of query heads.
+        key_heads: Number of heads of keys and values, a divisor of `heads`; None:
+            `heads`. Fewer make grouped-query attention (Ainslie et al. 2023).
+        hidden: Number of hidden features of the feed-forward part; None: 4 * `width`.
+        is_tied: True if the head is the transposed embedding (Press and Wolf 2017).
 
     Raises:
         ValueError: The heads do not divide the width, or the key heads do not divide
@@ -93,8 +114,9 @@ class DecoderConfig:
 
     def __post_init__(self) -> None:
         key_heads = self.key_heads or self.heads
-        has_sizes = min(self.width, self.layers, self.heads, key_heads) > 0
-        if not has_sizes or self.width % (2 * self.heads) or self.heads % key_heads:
+        are_positive = min(self.width, self.layers, self.heads, key_heads) > 0
+        # Rotary angles pair the features of a head, so that their number is even.
+        if not are_positive or self.width % (2 * self.heads) or self.heads % key_heads:
             raise ValueError(
                 f"got width {self.width}, layers {self.layers}, heads {self.heads} and key_heads {key_heads}; expected "
                 "positive numbers, heads that divide the width into even numbers of features, and key_heads that "
@@ -107,29 +129,29 @@ PRESETS: Final = {
     "350M": DecoderConfig(width=1024, layers=24, heads=8),
     "1.3B": DecoderConfig(width=2048, layers=24, heads=16),
 }
-"""Number of parameters, with a vocabulary of GPT-2's size -> sizes of the decoder:
-those of GPT-2 and GPT-3 (Brown et al. 2020, table 2.1), with heads of 128 features.
-Fused attention takes half the time of twice as many heads of 64.
+"""Number of parameters, with a vocabulary of GPT-2's size -> sizes of the decoder.
+
+Widths and layers are those of GPT-2 and GPT-3 (Brown et al. 2020, table 2.1). Heads
+have 128 features: fused attention takes half the time of twice as many heads of 64.
 """
 
 
 @dataclass(frozen=True)
 class Options:
-    """Options that change the speed and memory of a decoder, and its numbers by
-    rounding only.
+    """Options of speed and memory. They change results by rounding only.
 
     Attributes:
         attention: Implementation of attention: ``cudnn`` (GPUs, 16-bit types),
-            ``splash`` (TPUs), ``plain`` (anywhere); ``auto``: the fused one of the
+            ``splash`` (TPUs), ``plain`` (any device); ``auto``: the fused one of the
             device.
-        remat: Values that the forward pass keeps: ``none`` recomputes nothing;
-            ``elementwise`` keeps results of matrix products and attention, and
-            recomputes the cheap rest; ``block`` keeps the input of each layer alone,
-            and computes each layer twice.
+        remat: Values that the forward pass keeps for the backward pass: ``none`` keeps
+            all; ``elementwise`` keeps the results of matrix products and attention, and
+            recomputes the others, which are cheap; ``block`` keeps the input of each
+            layer, and computes each layer twice.
         unroll: Number of layers in the body of the compiled loop over layers; None: all
-            of them, which is fastest. The fewer, the shorter the compilation.
-        mesh: Mesh of ``tl.Trainer``, needed by ``splash`` on several TPUs. Elsewhere
-            the compiler divides all work.
+            layers, which is fastest. Fewer layers compile faster.
+        mesh: Mesh of ``tl.Trainer``. ``splash`` needs it on several TPUs; everywhere
+            else the compiler divides the work.
     """
 
     attention: Attention = "auto"
@@ -138,183 +160,264 @@ class Options:
     mesh: Mesh | None = None
 
 
+# -- parameters
+
+
 def padded_vocabulary(vocabulary: int) -> int:
     """Return the number of rows of the embedding for a number of ids."""
-    return -(-vocabulary // VOCABULARY_MULTIPLE) * VOCABULARY_MULTIPLE
+    multiples = -(-vocabulary // VOCABULARY_MULTIPLE)  # rounded up
+    return multiples * VOCABULARY_MULTIPLE
 
 
 @partial(jax.jit, static_argnames=("config", "vocabulary"))
-def init(key: jax.Array, config: DecoderConfig, vocabulary: int) -> Params:
+def init(key: Array, config: DecoderConfig, vocabulary: int) -> Params:
     """Return the initial parameters, float32.
 
-    Each matrix is normal with variance 1 / (features that it sums); the two that write
-    to the residual stream have the variance divided by the number of layers, too, so
-    that the stream does not grow with the depth.
+    Matrices are normal with variance ``1 / fan_in``, where ``fan_in`` is the number of
+    features that a product sums. The two matrices that write to the residual stream
+    have variance ``1 / (fan_in * layers)``, so that the stream does not grow with the
+    depth.
 
     Args:
         key: Random key.
         config: Sizes of the decoder.
         vocabulary: Number of ids of the tokenizer.
+
+    Returns:
+        ``embedding`` (vocabulary, width), ``norm`` (width,), ``head`` (width,
+        vocabulary) unless it is tied, and ``layers``, the stacked parameters of all
+        layers.
     """
-    keys = iter(jax.random.split(key, 7))
     layers = config.layers
     width = config.width
     heads = config.heads
     key_heads = config.key_heads or heads
+    head_dim = width // heads
     hidden = config.hidden or 4 * width
     rows = padded_vocabulary(vocabulary)
-    head_width = width // heads
+    (
+        embedding_key,
+        query_key,
+        key_value_key,
+        out_key,
+        up_key,
+        down_key,
+        head_key,
+    ) = jax.random.split(key, 7)
 
-    def normal(*shape: int, summed: int) -> jax.Array:
-        return jax.random.normal(next(keys), shape, jnp.float32) / summed**0.5
-
+    # Keys and values are one matrix, with the key at index 0 of its third dimension and
+    # the value at index 1.
+    key_value_shape = (layers, width, 2, key_heads, head_dim)
+    layer_params: Params = {
+        "norm_1": jnp.ones((layers, width)),
+        "query": normal(query_key, (layers, width, heads, head_dim), fan_in=width),
+        "key_value": normal(key_value_key, key_value_shape, fan_in=width),
+        "out": normal(out_key, (layers, heads, head_dim, width), fan_in=width * layers),
+        "norm_2": jnp.ones((layers, width)),
+        "up": normal(up_key, (layers, width, hidden), fan_in=width),
+        "down": normal(down_key, (layers, hidden, width), fan_in=hidden * layers),
+    }
     params: Params = {
-        "embedding": normal(rows, width, summed=width),
-        "layers": {
-            "norm_1": jnp.ones((layers, width)),
-            "query": normal(layers, width, heads, head_width, summed=width),
-            "key_value": normal(layers, width, 2, key_heads, head_width, summed=width),
-            "out": normal(layers, heads, head_width, width, summed=width * layers),
-            "norm_2": jnp.ones((layers, width)),
-            "up": normal(layers, width, hidden, summed=width),
-            "down": normal(layers, hidden, width, summed=hidden * layers),
-        },
+        "embedding": normal(embedding_key, (rows, width), fan_in=width),
+        "layers": layer_params,
         "norm": jnp.ones(width),
     }
     if not config.is_tied:
-        params["head"] = normal(width, rows, summed=width)
+        params["head"] = normal(head_key, (width, rows), fan_in=width)
     return params
+
+
+def normal(key: Array, shape: tuple[int, ...], *, fan_in: int) -> Array:
+    """Return normal random numbers with variance ``1 / fan_in``, float32.
+
+    Args:
+        key: Random key.
+        shape: Shape of the result.
+        fan_in: Number of features that a product with the result sums.
+    """
+    return jax.random.normal(key, shape, jnp.float32) / fan_in**0.5
+
+
+# -- model
 
 
 def decoder(
     params: Params, batch: Batch, options: Options | None = None
-) -> tuple[jax.Array, jax.Array]:
-    """Return the last hidden states (B, T, D) and the head (D, V) that makes logits of
-    them.
+) -> tuple[Array, Array]:
+    """Return the last hidden states and the head; their product is the logits.
+
+    Each layer adds attention and a feed-forward part to the residual stream, both of
+    the normalized stream (pre-norm)::
+
+        stream = stream + attention(norm_1(stream))
+        stream = stream + feed_forward(norm_2(stream))
 
     Args:
-        params: Parameters of :func:`init`, or of their shapes. Their type is the type
-            of the arithmetic.
-        batch: Columns ``input_ids``, ``segment_ids`` and ``positions``, each int32 (B,
-            T).
+        params: Parameters in the shapes of :func:`init`. Their type is the type of the
+            arithmetic.
+        batch: Columns ``input_ids``, ``segment_ids`` and ``positions``, each int32
+            (batch, length).
         options: Options of speed and memory; None: the default ones.
-    """
-    options = options or Options()
-    segment_ids = batch["segment_ids"]
-    layers = params["layers"]
-    attend = attention_of(
-        options.attention, segment_ids, params["embedding"].dtype, options.mesh
-    )
-    angles = rotary_angles(batch["positions"], layers["query"].shape[-1])
 
-    def block(stream: jax.Array, layer: Params) -> jax.Array:
-        normalized = normed(stream, layer["norm_1"])
+    Returns:
+        Hidden states (batch, length, width) and head (width, vocabulary).
+    """
+    if options is None:
+        options = Options()
+    embedding = params["embedding"]  # (vocabulary, width)
+    layers = params["layers"]
+    layer_count, _, _, head_dim = layers["query"].shape
+    # The mask of attention and the angles are the same in all layers.
+    attend = attention_of(
+        options.attention, batch["segment_ids"], embedding.dtype, options.mesh
+    )
+    angles = rotary_angles(batch["positions"], head_dim)
+
+    def block(stream: Array, layer: Params) -> Array:
+        """Return the residual stream after a layer, (batch, length, width)."""
+        # Attention.
+        normalized = rms_norm(stream, layer["norm_1"])
+        # (batch, length, heads, head_dim)
         query = jnp.einsum("btd,dhk->bthk", normalized, layer["query"])
+        # (batch, length, 2, key_heads, head_dim)
         key_value = jnp.einsum("btd,dcgk->btcgk", normalized, layer["key_value"])
-        query = rotated(query, angles)
-        key = rotated(key_value[:, :, 0], angles)
-        attended = attend(query, key, key_value[:, :, 1])
+        key = key_value[:, :, 0]
+        value = key_value[:, :, 1]
+        query = rotate(query, angles)
+        key = rotate(key, angles)
+        attended = attend(query, key, value)  # (batch, length, heads, head_dim)
         stream = stream + jnp.einsum("bthk,hkd->btd", attended, layer["out"])
-        hidden = jax.nn.gelu(normed(stream, layer["norm_2"]) @ layer["up"])
+        # Feed-forward part.
+        normalized = rms_norm(stream, layer["norm_2"])
+        hidden = jax.nn.gelu(normalized @ layer["up"])  # (batch, length, hidden)
         return stream + hidden @ layer["down"]
 
     block = _with_remat(block, options.remat)
 
-    def scanned_block(stream: jax.Array, layer: Params) -> tuple[jax.Array, None]:
+    def scan_block(stream: Array, layer: Params) -> tuple[Array, None]:
         return block(stream, layer), None
 
-    stream = params["embedding"][batch["input_ids"]]
-    unroll = options.unroll or len(layers["norm_1"])
-    stream, _ = jax.lax.scan(scanned_block, stream, layers, unroll=unroll)
-    head = params["embedding"].T
+    stream = embedding[batch["input_ids"]]  # (batch, length, width)
+    unroll = options.unroll or layer_count
+    stream, _ = jax.lax.scan(scan_block, stream, layers, unroll=unroll)
+    hidden_states = rms_norm(stream, params["norm"])
     if "head" in params:
-        head = params["head"]
-    return normed(stream, params["norm"]), head
+        return hidden_states, params["head"]
+    return hidden_states, embedding.T
 
 
-def normed(values: jax.Array, scale: jax.Array) -> jax.Array:
-    """Return features divided by their root mean square, times a scale (Zhang and
-    Sennrich 2019).
+def rms_norm(values: Array, scale: Array) -> Array:
+    """Return features divided by their root mean square, times a scale.
+
+    ``x / sqrt(mean(x^2) + epsilon) * scale`` (Zhang and Sennrich 2019). The quotient is
+    computed in float32.
 
     Args:
-        values: Features (..., D).
-        scale: Scale of each feature (D,).
+        values: Features, (..., width).
+        scale: Scale of each feature, (width,).
     """
     wide = values.astype(jnp.float32)
     mean_square = jnp.mean(jnp.square(wide), axis=-1, keepdims=True)
-    return (wide * jax.lax.rsqrt(mean_square + _EPSILON)).astype(values.dtype) * scale
+    normalized = wide * jax.lax.rsqrt(mean_square + _EPSILON)
+    return normalized.astype(values.dtype) * scale
 
 
 # -- positions
 
 
-def rotary_angles(positions: jax.Array, head_width: int) -> tuple[jax.Array, jax.Array]:
-    """Return cosine and sine of the angles of each place, float32 (B, T, 1, K / 2)
-    each.
+def rotary_angles(positions: Array, head_dim: int) -> tuple[Array, Array]:
+    """Return the cosine and sine of the rotary angles of each id.
+
+    Pair i of a head's features has the angle ``position * 10000^(-2 i / head_dim)`` (Su
+    et al. 2021, section 3.2.2).
 
     Args:
-        positions: Positions of ids in their documents, int32 (B, T).
-        head_width: Number of features of a head, K, an even number.
+        positions: Position of each id in its document, int32 (batch, length).
+        head_dim: Number of features of a head, an even number.
+
+    Returns:
+        Cosine and sine, float32 (batch, length, 1, head_dim / 2) both. The 1 stands for
+        the heads.
     """
-    half = head_width // 2
-    frequencies = _LONGEST_PERIOD ** (-jnp.arange(half, dtype=jnp.float32) / half)
+    pairs = head_dim // 2
+    exponents = -jnp.arange(pairs, dtype=jnp.float32) / pairs
+    frequencies = _ROTARY_BASE**exponents  # (head_dim / 2,)
     angles = positions[:, :, None, None] * frequencies
     return jnp.cos(angles), jnp.sin(angles)
 
 
-def rotated(values: jax.Array, angles: tuple[jax.Array, jax.Array]) -> jax.Array:
-    """Turn pairs of features by the angles of their place (Su et al. 2021).
+def rotate(values: Array, angles: tuple[Array, Array]) -> Array:
+    """Rotate pairs of features by the angles of their id (Su et al. 2021).
+
+    Feature i of a head is paired with feature ``i + head_dim / 2``.
 
     Args:
-        values: Queries or keys (B, T, heads, K). Feature i is paired with feature i + K
-            / 2.
+        values: Queries or keys, (batch, length, heads, head_dim).
         angles: Cosine and sine of :func:`rotary_angles`.
+
+    Returns:
+        Rotated queries or keys, in the shape and type of `values`.
     """
     cosine, sine = angles
     first, second = jnp.split(values.astype(jnp.float32), 2, axis=-1)
-    turned = [first * cosine - second * sine, first * sine + second * cosine]
-    return jnp.concatenate(turned, axis=-1).astype(values.dtype)
+    rotated_first = first * cosine - second * sine
+    rotated_second = first * sine + second * cosine
+    rotated = jnp.concatenate([rotated_first, rotated_second], axis=-1)
+    return rotated.astype(values.dtype)
 
 
 # -- attention
 
 
+AttentionFunction: TypeAlias = Callable[[Array, Array, Array], Array]
+"""Function of queries, keys and values.
+
+Queries and the result have the shape (batch, length, heads, head_dim), keys and values
+(batch, length, key_heads, head_dim).
+"""
+
+
 def fused_attention(dtype: Any) -> Attention:
-    """Return the name of the fused attention of this process's devices, or ``plain``
-    where they have none.
+    """Return the name of the fused attention for the devices of this process.
+
+    The result is ``plain`` if they have none.
 
     Args:
-        dtype: Type of the arithmetic. Fused attention is for 16-bit types.
+        dtype: Type of the arithmetic. Fused attention needs a 16-bit type.
     """
-    is_16_bit = jnp.dtype(dtype).itemsize == 2
-    if jax.default_backend() == "gpu" and is_16_bit:
+    if jnp.dtype(dtype).itemsize != 2:
+        return "plain"
+    if jax.default_backend() == "gpu":
         return "cudnn"
-    if jax.default_backend() == "tpu" and is_16_bit:
+    if jax.default_backend() == "tpu":
         return "splash"
     return "plain"
 
 
 def attention_of(
-    name: Attention, segment_ids: jax.Array, dtype: Any, mesh: Mesh | None = None
-) -> Callable[[jax.Array, jax.Array, jax.Array], jax.Array]:
-    """Return the function from queries (B, T, H, K), keys and values (B, T, G, K) to
-    (B, T, H, K).
+    name: Attention, segment_ids: Array, dtype: Any, mesh: Mesh | None = None
+) -> AttentionFunction:
+    """Return the attention function for the documents of a batch.
 
     Args:
         name: Implementation.
-        segment_ids: Number of each id's document in its row, int32 (B, T). Padding has
-            the number 0 and attends to padding alone, which no target depends on.
+        segment_ids: Number of each id's document in its row, int32 (batch, length).
+            Padding has the number 0 and attends to padding only; no target depends on
+            it.
         dtype: Type of the arithmetic.
         mesh: Mesh of several TPUs; see :class:`Options`.
+
+    Raises:
+        ValueError: There is no such implementation.
     """
     if name == "auto":
         name = fused_attention(dtype)
     if name == "splash":
         return partial(splash_attention, segment_ids=segment_ids, mesh=mesh)
-    # The mask is made once and used by all layers.
+    # (batch, 1, length of queries, length of keys); the 1 stands for the heads.
     is_same_document = segment_ids[:, None, :, None] == segment_ids[:, None, None, :]
     if name == "cudnn":
-        # cuDNN skips keys after the query. So the mask is of documents alone.
+        # cuDNN skips keys after the query by itself, so the mask is of documents only.
         return partial(
             jax.nn.dot_product_attention,
             mask=is_same_document,
@@ -323,81 +426,98 @@ def attention_of(
         )
     if name == "plain":
         length = segment_ids.shape[1]
-        is_before = jnp.tril(jnp.ones((length, length), bool))
-        return partial(plain_attention, is_visible=is_same_document & is_before)
+        is_causal = jnp.tril(jnp.ones((length, length), bool))
+        return partial(plain_attention, is_visible=is_same_document & is_causal)
     raise ValueError(f"attention: got {name!r}, must be auto, cudnn, splash or plain")
 
 
 def plain_attention(
-    query: jax.Array, key: jax.Array, value: jax.Array, *, is_visible: jax.Array
-) -> jax.Array:
-    """Return attention with all scores in memory: the definition that the fused ones
-    are compared with.
+    query: Array, key: Array, value: Array, *, is_visible: Array
+) -> Array:
+    """Return attention with all scores in memory.
+
+    ``softmax(query key^T / sqrt(head_dim)) value`` (Vaswani et al. 2017, section
+    3.2.1). It is the definition with which the fused implementations are compared.
 
     Args:
-        query: Queries (B, T, H, K).
-        key: Keys (B, T, G, K); query head h uses key head h // (H / G).
-        value: Values (B, T, G, K).
-        is_visible: Whether a query (third axis) may attend to a key (fourth axis), bool
-            (B, 1, T, T).
+        query: Queries, (batch, length, heads, head_dim).
+        key: Keys, (batch, length, key_heads, head_dim). Query head h uses key head ``h
+            // (heads / key_heads)``.
+        value: Values, (batch, length, key_heads, head_dim).
+        is_visible: True where a query (third axis) may attend to a key (fourth axis),
+            bool (batch, 1, length, length).
+
+    Returns:
+        Mean values by the weights of attention, (batch, length, heads, head_dim).
     """
-    rows, length, heads, head_width = query.shape
+    rows, length, heads, head_dim = query.shape
     key_heads = key.shape[2]
-    grouped = query.reshape(rows, length, key_heads, heads // key_heads, head_width)
+    # Query heads that share a key head are a group (q):
+    # (batch, length, key_heads, heads / key_heads, head_dim).
+    grouped = query.reshape(rows, length, key_heads, heads // key_heads, head_dim)
+    # (batch, key_heads, heads / key_heads, length of queries, length of keys)
     scores = jnp.einsum(
         "btgqk,bsgk->bgqts", grouped, key, preferred_element_type=jnp.float32
     )
-    scores = jnp.where(is_visible[:, :, None], scores / head_width**0.5, -jnp.inf)
+    scores = scores / head_dim**0.5
+    scores = jnp.where(is_visible[:, :, None], scores, -jnp.inf)
     weights = jax.nn.softmax(scores, axis=-1).astype(value.dtype)
-    return jnp.einsum("bgqts,bsgk->btgqk", weights, value).reshape(query.shape)
+    attended = jnp.einsum("bgqts,bsgk->btgqk", weights, value)
+    return attended.reshape(query.shape)
 
 
 def splash_attention(
-    query: jax.Array,
-    key: jax.Array,
-    value: jax.Array,
+    query: Array,
+    key: Array,
+    value: Array,
     *,
-    segment_ids: jax.Array,
+    segment_ids: Array,
     mesh: Mesh | None = None,
     is_interpreted: bool = False,
-) -> jax.Array:
-    """Return attention by the splash kernels of JAX for TPUs, which skip tiles that are
-    all masked.
+) -> Array:
+    """Return attention by JAX's splash kernels for TPUs.
+
+    The kernels skip tiles of the scores that are masked completely.
 
     Args:
-        query: Queries (B, T, H, K), where T is a multiple of 128.
-        key: Keys (B, T, G, K).
-        value: Values (B, T, G, K).
-        segment_ids: Number of each id's document in its row, int32 (B, T).
-        mesh: Mesh of ``tl.Trainer``, whose devices each attend in their own rows and
-            heads; it needs ``jax.shard_map``, which JAX 0.6.0 lacks. None: one device.
-        is_interpreted: Whether the kernel runs as plain JAX, on any device; slow, for
+        query: Queries, (batch, length, heads, head_dim); the length is a multiple of
+            128.
+        key: Keys, (batch, length, key_heads, head_dim).
+        value: Values, (batch, length, key_heads, head_dim).
+        segment_ids: Number of each id's document in its row, int32 (batch, length).
+        mesh: Mesh of ``tl.Trainer``, whose devices each compute the attention of their
+            rows and heads; it needs ``jax.shard_map``, which JAX 0.6.0 lacks. None: one
+            device.
+        is_interpreted: True to run the kernel as plain JAX on any device, slowly, for
             tests.
+
+    Returns:
+        Mean values by the weights of attention, (batch, length, heads, head_dim).
     """
+    # Pallas is imported for TPUs only.
     from jax.experimental.pallas.ops.tpu import splash_attention as splash
 
-    def of_rows(
-        query: jax.Array, key: jax.Array, value: jax.Array, segments: jax.Array
-    ) -> jax.Array:
-        length = query.shape[1]
-        causal = splash.MultiHeadMask(
-            [splash.CausalMask((length, length))] * query.shape[2]
-        )
+    def attend_rows(query: Array, key: Array, value: Array, segments: Array) -> Array:
+        """Return the attention of the rows and heads of one device."""
+        _, length, heads, head_dim = query.shape
+        causal_mask = splash.CausalMask((length, length))
         kernel: Any = splash.make_splash_mha(
-            mask=causal, head_shards=1, q_seq_shards=1, interpret=is_interpreted
+            mask=splash.MultiHeadMask([causal_mask] * heads),
+            head_shards=1,
+            q_seq_shards=1,
+            interpret=is_interpreted,
         )
 
-        def of_row(
-            query: jax.Array, key: jax.Array, value: jax.Array, segments: jax.Array
-        ) -> jax.Array:
-            return kernel(
-                query, key, value, segment_ids=splash.SegmentIds(segments, segments)
-            )
+        def attend_row(
+            query: Array, key: Array, value: Array, segments: Array
+        ) -> Array:
+            segment_ids = splash.SegmentIds(segments, segments)
+            return kernel(query, key, value, segment_ids=segment_ids)
 
-        # The kernel takes (heads, T, K), and queries that are divided by the root of K
-        # already.
-        query = (query / query.shape[-1] ** 0.5).astype(query.dtype)
-        attended = jax.vmap(of_row)(
+        # The kernel computes softmax(query key^T): the queries are scaled before it.
+        query = (query / head_dim**0.5).astype(query.dtype)
+        # It takes arrays of one row, (heads, length, head_dim).
+        attended = jax.vmap(attend_row)(
             jnp.swapaxes(query, 1, 2),
             jnp.swapaxes(key, 1, 2),
             jnp.swapaxes(value, 1, 2),
@@ -406,25 +526,36 @@ def splash_attention(
         return jnp.swapaxes(attended, 1, 2)
 
     if mesh is None:
-        return of_rows(query, key, value, segment_ids)
-    # The compiler cannot divide a kernel of Pallas among devices.
-    rows = PartitionSpec(("data", "fsdp"))
-    rows_and_heads = PartitionSpec(("data", "fsdp"), None, "tensor")
-    divided = jax.shard_map(
-        of_rows,
+        return attend_rows(query, key, value, segment_ids)
+    # The compiler cannot divide a Pallas kernel among devices, so the mesh is explicit.
+    row_axes = ("data", "fsdp")
+    by_rows = PartitionSpec(row_axes)
+    by_rows_and_heads = PartitionSpec(row_axes, None, "tensor")
+    attend_on_mesh = jax.shard_map(
+        attend_rows,
         mesh=mesh,
-        in_specs=(rows_and_heads, rows_and_heads, rows_and_heads, rows),
-        out_specs=rows_and_heads,
+        in_specs=(by_rows_and_heads, by_rows_and_heads, by_rows_and_heads, by_rows),
+        out_specs=by_rows_and_heads,
         check_vma=False,
     )
-    return divided(query, key, value, segment_ids)
+    return attend_on_mesh(query, key, value, segment_ids)
 
 
 # -- memory
 
 
 def _with_remat(block: Any, remat: Remat) -> Any:
-    """Return a layer that keeps only some of its values for the backward pass."""
+    """Return a layer that keeps some of its values for the backward pass.
+
+    Args:
+        block: Function of the residual stream and the parameters of a layer.
+        remat: Values to keep; see :class:`Options`.
+
+    Raises:
+        ValueError: There is no such choice.
+    """
+    # The loop over layers separates the two computations of a layer, so the compiler
+    # cannot merge them (prevent_cse).
     if remat == "none":
         return block
     if remat == "block":
@@ -435,12 +566,11 @@ def _with_remat(block: Any, remat: Remat) -> Any:
 
 
 def _is_expensive(primitive: Any, *_shapes: Any, **_options: Any) -> bool:
-    """Return whether an operation's result is kept: matrix products, and fused
-    attention.
+    """Return True for operations whose result is kept.
+
+    They are matrix products and fused attention.
     """
-    name = primitive.name
-    return (
-        name == "dot_general"
-        or name == "pallas_call"
-        or name.startswith("dot_product_attention")
-    )
+    is_matrix_product = primitive.name == "dot_general"
+    is_splash = primitive.name == "pallas_call"
+    is_cudnn = primitive.name.startswith("dot_product_attention")
+    return is_matrix_product or is_splash or is_cudnn

@@ -6,21 +6,34 @@
     python examples/train_jax.py .demo/artifacts/demo --steps 200 --checkpoint .demo/run
     python examples/train_jax.py .demo/artifacts/demo --steps 400 --checkpoint .demo/run --resume
 
-A row of a packed dataset holds several documents, one after the other. Three columns
-keep them apart, so that the model learns of each as if it were alone:
+A packed row holds several documents, one after the other. Three columns of the loader
+separate them, so that the model learns each document as if it were alone in its row:
 
 - ``segment_ids``: an id attends only to ids of its own document;
-- ``positions``: rotary angles begin anew with each document;
-- ``targets``: the id to predict at each place, -100 where there is none: at a
-  document's end, and in padding.
+- ``positions``: rotary angles begin at 0 in each document;
+- ``targets``: the id to predict at each place, or -100 where there is none: at the end
+  of a document, and in padding.
 
-A checkpoint is a folder of the model's arrays and the loader's state, a few integers as
-JSON, under one name: both or neither. A run that was stopped at any moment goes on from
-it with exactly the numbers that it would have had. ``tokenlake explain --state
-.demo/run/step-00000200/loader.json`` lists the documents of the batch that comes next.
+A checkpoint is a folder with the arrays of the model and the state of the loader, which
+is a small JSON file. It appears under its name only when it is complete. A run that was
+stopped at any moment resumes from it with exactly the numbers that an uninterrupted run
+has. ``tokenlake explain --state .demo/run/step-00000200/loader.json`` lists the
+documents of the next batch.
 
-It runs on all devices of one process, each with its part of the batch. The optimizer is
-Adam (Kingma and Ba 2015).
+The script uses all devices of one process, each for its part of the batch. The
+optimizer is Adam (Kingma and Ba 2015).
+
+Dimensions, with their letters in ``einsum``:
+
+============  ======  ===================================================
+batch         b       rows of a batch
+length        t       ids of a row; q of queries, s of keys
+width         d       features of an id
+heads         h       heads
+head_dim      k       features of a head, width / heads
+hidden                hidden features of the feed-forward part, 4 * width
+vocabulary            ids of the tokenizer
+============  ======  ===================================================
 """
 
 from __future__ import annotations
@@ -34,159 +47,293 @@ import time
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 import tokenlake as tl
 
-COLUMNS = ("input_ids", "segment_ids", "positions", "targets")
-NO_TARGET = -100
-WARM_UP = 20  # steps until the learning rate is whole
+COLUMNS: Final = ("input_ids", "segment_ids", "positions", "targets")
+"""Columns of a batch, each int32 (batch, length)."""
+
+NO_TARGET: Final = -100
+"""Target of places that do not count toward the loss."""
+
+WARM_UP_STEPS: Final = 20
+"""Steps in which the learning rate rises to its full value."""
+
+ROTARY_BASE: Final = 10_000
+NORM_EPSILON: Final = 1e-6
+
+# Constants of Adam: decay rates of the moments, and the number that is added to a
+# divisor.
+BETA_1: Final = 0.9
+BETA_2: Final = 0.95
+ADAM_EPSILON: Final = 1e-8
 
 Params = dict[str, Any]
-Batch = dict[str, jax.Array]
+Batch = dict[str, Array]
 
 
-# -- the model: B rows of T ids, D features, H heads of K features, F hidden features, V
-# ids in the vocabulary
+# -- model
 
 
 @partial(jax.jit, static_argnames=("vocabulary", "width", "layers", "heads"))
-def init(
-    key: jax.Array, *, vocabulary: int, width: int, layers: int, heads: int
-) -> Params:
-    """Return the parameters; those of all layers are stacked, for
-    :func:`jax.lax.scan`.
+def init(key: Array, *, vocabulary: int, width: int, layers: int, heads: int) -> Params:
+    """Return the initial parameters, float32.
+
+    Matrices are normal with variance ``1 / fan_in``, where ``fan_in`` is the number of
+    features that a product sums. The two matrices that write to the residual stream
+    have variance ``1 / (fan_in * layers)``. The parameters of all layers are stacked
+    for :func:`jax.lax.scan`: their first dimension is the layer.
+
+    Args:
+        key: Random key.
+        vocabulary: Number of ids of the tokenizer.
+        width: Number of features of an id.
+        layers: Number of layers.
+        heads: Number of heads, a divisor of the width.
     """
-    keys = iter(jax.random.split(key, 5))
-
-    def normal(*shape: int, fan_in: int) -> jax.Array:
-        return jax.random.normal(next(keys), shape, jnp.float32) / fan_in**0.5
-
-    head, hidden = width // heads, 4 * width
+    head_dim = width // heads
+    hidden = 4 * width
+    embedding_key, qkv_key, out_key, up_key, down_key = jax.random.split(key, 5)
+    # Queries, keys and values are one matrix: its third dimension is 0, 1 and 2.
+    qkv_shape = (layers, width, 3, heads, head_dim)
+    out_shape = (layers, heads, head_dim, width)
+    layer_params = {
+        "norm_1": jnp.ones((layers, width)),
+        "qkv": normal(qkv_key, qkv_shape, fan_in=width),
+        "out": normal(out_key, out_shape, fan_in=width * layers),
+        "norm_2": jnp.ones((layers, width)),
+        "up": normal(up_key, (layers, width, hidden), fan_in=width),
+        "down": normal(down_key, (layers, hidden, width), fan_in=hidden * layers),
+    }
     return {
-        "embedding": normal(vocabulary, width, fan_in=width),
-        "layers": {
-            "norm_1": jnp.ones((layers, width)),
-            "qkv": normal(layers, width, 3, heads, head, fan_in=width),
-            "out": normal(layers, heads, head, width, fan_in=width * layers),
-            "norm_2": jnp.ones((layers, width)),
-            "up": normal(layers, width, hidden, fan_in=width),
-            "down": normal(layers, hidden, width, fan_in=hidden * layers),
-        },
+        "embedding": normal(embedding_key, (vocabulary, width), fan_in=width),
+        "layers": layer_params,
         "norm": jnp.ones(width),
     }
 
 
-def normed(x: jax.Array, scale: jax.Array) -> jax.Array:
-    """Return x by its root mean square (Zhang and Sennrich 2019)."""
-    return x * jax.lax.rsqrt(jnp.mean(x * x, axis=-1, keepdims=True) + 1e-6) * scale
+def normal(key: Array, shape: tuple[int, ...], *, fan_in: int) -> Array:
+    """Return normal random numbers with variance ``1 / fan_in``, float32.
 
-
-def rotated(x: jax.Array, positions: jax.Array) -> jax.Array:
-    """Turn pairs of features of [B, T, H, K] by angles that grow with the position
-    (Su et al. 2021).
+    Args:
+        key: Random key.
+        shape: Shape of the result.
+        fan_in: Number of features that a product with the result sums.
     """
-    half = x.shape[-1] // 2
-    angle = positions[:, :, None, None] / 10_000 ** (jnp.arange(half) / half)
-    first, second = x[..., :half], x[..., half:]
-    cos, sin = jnp.cos(angle), jnp.sin(angle)
-    turned = jnp.concatenate(
-        [first * cos - second * sin, first * sin + second * cos], axis=-1
-    )
-    return turned.astype(x.dtype)
+    return jax.random.normal(key, shape, jnp.float32) / fan_in**0.5
+
+
+def rms_norm(values: Array, scale: Array) -> Array:
+    """Return features divided by their root mean square, times a scale.
+
+    ``x / sqrt(mean(x^2) + epsilon) * scale`` (Zhang and Sennrich 2019).
+
+    Args:
+        values: Features, (batch, length, width).
+        scale: Scale of each feature, (width,).
+    """
+    mean_square = jnp.mean(values * values, axis=-1, keepdims=True)
+    return values * jax.lax.rsqrt(mean_square + NORM_EPSILON) * scale
+
+
+def rotate(values: Array, positions: Array) -> Array:
+    """Rotate pairs of features by angles that grow with the position.
+
+    Pair i of a head's features, which consists of the features i and ``i + head_dim /
+    2``, has the angle ``position * 10000^(-2 i / head_dim)`` (Su et al. 2021).
+
+    Args:
+        values: Queries or keys, (batch, length, heads, head_dim).
+        positions: Position of each id in its document, int32 (batch, length).
+    """
+    pairs = values.shape[-1] // 2
+    periods = ROTARY_BASE ** (jnp.arange(pairs) / pairs)
+    # (batch, length, 1, head_dim / 2); the 1 stands for the heads.
+    angles = positions[:, :, None, None] / periods
+    cosine = jnp.cos(angles)
+    sine = jnp.sin(angles)
+    first = values[..., :pairs]
+    second = values[..., pairs:]
+    rotated_first = first * cosine - second * sine
+    rotated_second = first * sine + second * cosine
+    rotated = jnp.concatenate([rotated_first, rotated_second], axis=-1)
+    return rotated.astype(values.dtype)
 
 
 def attention(
-    x: jax.Array, layer: Params, positions: jax.Array, visible: jax.Array
-) -> jax.Array:
-    """Attend from each id of [B, T, D] to those that `visible`, bool[B, T, T], lets
-    it see.
+    features: Array, layer: Params, positions: Array, is_visible: Array
+) -> Array:
+    """Return the attention of each id to the ids that are visible to it.
+
+    ``softmax(query key^T / sqrt(head_dim)) value`` in each head (Vaswani et al. 2017,
+    section 3.2).
+
+    Args:
+        features: Features of ids, (batch, length, width).
+        layer: Parameters of a layer.
+        positions: Position of each id in its document, int32 (batch, length).
+        is_visible: True where an id (second axis) may attend to an id (third axis),
+            bool (batch, length, length).
+
+    Returns:
+        Features to add to the residual stream, (batch, length, width).
     """
-    query, key, value = jnp.moveaxis(
-        jnp.einsum("btd,dchk->btchk", x, layer["qkv"]), 2, 0
-    )
-    query, key = rotated(query, positions), rotated(key, positions)
-    scores = jnp.einsum("bqhk,bshk->bhqs", query, key) / query.shape[-1] ** 0.5
-    weights = jax.nn.softmax(jnp.where(visible[:, None], scores, -jnp.inf))
+    # (batch, length, 3, heads, head_dim)
+    qkv = jnp.einsum("btd,dchk->btchk", features, layer["qkv"])
+    query = rotate(qkv[:, :, 0], positions)
+    key = rotate(qkv[:, :, 1], positions)
+    value = qkv[:, :, 2]
+    # (batch, heads, length of queries, length of keys)
+    scores = jnp.einsum("bqhk,bshk->bhqs", query, key)
+    scores = scores / query.shape[-1] ** 0.5
+    scores = jnp.where(is_visible[:, None], scores, -jnp.inf)
+    weights = jax.nn.softmax(scores)
     return jnp.einsum("bhqs,bshk,hkd->bqd", weights, value, layer["out"])
 
 
-def decoder(params: Params, batch: Batch) -> tuple[jax.Array, jax.Array]:
-    """Return the last hidden states [B, T, D] and the matrix [D, V] that makes
-    logits of them.
+def feed_forward(features: Array, layer: Params) -> Array:
+    """Return the feed-forward part of a layer, (batch, length, width).
+
+    Args:
+        features: Features of ids, (batch, length, width).
+        layer: Parameters of a layer.
     """
-    segments, positions = batch["segment_ids"], batch["positions"]
-    causal = jnp.tril(jnp.ones((segments.shape[1],) * 2, bool))
-    visible = (segments[:, :, None] == segments[:, None, :]) & causal
-
-    def block(x: jax.Array, layer: Params) -> tuple[jax.Array, None]:
-        x = x + attention(normed(x, layer["norm_1"]), layer, positions, visible)
-        hidden = jax.nn.gelu(normed(x, layer["norm_2"]) @ layer["up"])
-        return x + hidden @ layer["down"], None
-
-    x, _ = jax.lax.scan(
-        block, params["embedding"][batch["input_ids"]], params["layers"]
-    )
-    return normed(x, params["norm"]), params["embedding"].T
+    hidden = jax.nn.gelu(features @ layer["up"])  # (batch, length, hidden)
+    return hidden @ layer["down"]
 
 
-def losses_of(params: Params, batch: Batch) -> jax.Array:
-    """Return the loss at each place, float32[B, T]; 0 where there is no target."""
+def decoder(params: Params, batch: Batch) -> tuple[Array, Array]:
+    """Return the last hidden states and the head; their product is the logits.
+
+    The head is the transposed embedding (Press and Wolf 2017).
+
+    Args:
+        params: Parameters of :func:`init`.
+        batch: Columns of the loader, each int32 (batch, length).
+
+    Returns:
+        Hidden states (batch, length, width) and head (width, vocabulary).
+    """
+    positions = batch["positions"]
+    segment_ids = batch["segment_ids"]
+    # An id attends to itself and to earlier ids of its document.
+    length = segment_ids.shape[1]
+    is_causal = jnp.tril(jnp.ones((length, length), bool))
+    is_same_document = segment_ids[:, :, None] == segment_ids[:, None, :]
+    is_visible = is_same_document & is_causal  # (batch, length, length)
+
+    def block(stream: Array, layer: Params) -> tuple[Array, None]:
+        """Return the residual stream after a layer, and no further output."""
+        normalized = rms_norm(stream, layer["norm_1"])
+        stream = stream + attention(normalized, layer, positions, is_visible)
+        normalized = rms_norm(stream, layer["norm_2"])
+        return stream + feed_forward(normalized, layer), None
+
+    stream = params["embedding"][batch["input_ids"]]  # (batch, length, width)
+    stream, _ = jax.lax.scan(block, stream, params["layers"])
+    return rms_norm(stream, params["norm"]), params["embedding"].T
+
+
+def losses_of(params: Params, batch: Batch) -> Array:
+    """Return the cross-entropy at each place, float32 (batch, length).
+
+    ``logsumexp(logits) - logits[target]``, in nats; 0 where there is no target.
+
+    Args:
+        params: Parameters of :func:`init`.
+        batch: Columns of the loader, each int32 (batch, length).
+    """
     hidden, head = decoder(params, batch)
-    logits = hidden @ head
+    logits = hidden @ head  # (batch, length, vocabulary)
+    # Places without a target look up id 0, and their loss is replaced by 0 below.
     targets = jnp.maximum(batch["targets"], 0)
-    right = jnp.take_along_axis(logits, targets[..., None], axis=-1)[..., 0]
-    return jnp.where(
-        batch["targets"] == NO_TARGET, 0, jax.nn.logsumexp(logits, axis=-1) - right
-    )
+    # (batch, length, 1)
+    target_logits = jnp.take_along_axis(logits, targets[..., None], axis=-1)
+    losses = jax.nn.logsumexp(logits, axis=-1) - target_logits[..., 0]
+    return jnp.where(batch["targets"] == NO_TARGET, 0, losses)
 
 
-def loss_of(params: Params, batch: Batch) -> jax.Array:
-    """Return the mean loss of the targets of a batch."""
-    targets = jnp.sum(batch["targets"] != NO_TARGET)
-    return jnp.sum(losses_of(params, batch)) / jnp.maximum(targets, 1)
+def loss_of(params: Params, batch: Batch) -> Array:
+    """Return the mean cross-entropy of the targets of a batch, float32."""
+    losses = losses_of(params, batch)
+    target_count = jnp.sum(batch["targets"] != NO_TARGET)
+    # A batch without any target has the loss 0.
+    return jnp.sum(losses) / jnp.maximum(target_count, 1)
 
 
-# -- the optimizer
+# -- optimizer
 
 
 class State(NamedTuple):
-    """What training changes; `mean` and `square` are Adam's running moments of the
-    gradients.
+    """State of training, which a checkpoint contains.
+
+    Attributes:
+        step: Number of steps that were taken, int32.
+        params: Parameters of the model.
+        mean: Running mean of the gradients, Adam's first moment.
+        square: Running mean of the squared gradients, Adam's second moment.
     """
 
-    step: jax.Array
+    step: Array
     params: Params
     mean: Params
     square: Params
 
 
-def start(params: Params) -> State:
+def initial_state(params: Params) -> State:
+    """Return the state before the first step."""
+    step = jnp.zeros((), jnp.int32)
     zeros = jax.tree.map(jnp.zeros_like, params)
-    return State(jnp.zeros((), jnp.int32), params, zeros, zeros)
+    return State(step, params, mean=zeros, square=zeros)
 
 
-@partial(jax.jit, static_argnames="rate")
-def update(state: State, batch: Batch, rate: float) -> tuple[State, jax.Array]:
-    """Take one step; returns the new state and the loss before it."""
+@partial(jax.jit, static_argnames="learning_rate")
+def update(state: State, batch: Batch, learning_rate: float) -> tuple[State, Array]:
+    """Return the state after a step, and the loss before it.
+
+    Adam (Kingma and Ba 2015, section 2) with a linear warm-up, for the gradient g at
+    step t::
+
+        mean   = beta_1 * mean + (1 - beta_1) * g
+        square = beta_2 * square + (1 - beta_2) * g^2
+        rate   = learning_rate * min(1, t / warm_up_steps)
+        size   = rate * sqrt(1 - beta_2^t) / (1 - beta_1^t)
+        params = params - size * mean / (sqrt(square) + epsilon)
+
+    Args:
+        state: State before the step.
+        batch: Columns of the loader, each int32 (batch, length).
+        learning_rate: Learning rate after the warm-up.
+    """
     loss, gradients = jax.value_and_grad(loss_of)(state.params, batch)
     step = state.step + 1
-    mean = jax.tree.map(lambda m, g: 0.9 * m + 0.1 * g, state.mean, gradients)
-    square = jax.tree.map(lambda s, g: 0.95 * s + 0.05 * g * g, state.square, gradients)
-    size = (
-        rate
-        * jnp.minimum(1, step / WARM_UP)
-        * jnp.sqrt(1 - 0.95**step)
-        / (1 - 0.9**step)
-    )
-    params = jax.tree.map(
-        lambda p, m, s: p - size * m / (jnp.sqrt(s) + 1e-8), state.params, mean, square
-    )
+
+    def next_mean(mean: Array, gradient: Array) -> Array:
+        return BETA_1 * mean + (1 - BETA_1) * gradient
+
+    def next_square(square: Array, gradient: Array) -> Array:
+        return BETA_2 * square + (1 - BETA_2) * gradient * gradient
+
+    mean = jax.tree.map(next_mean, state.mean, gradients)
+    square = jax.tree.map(next_square, state.square, gradients)
+
+    # The moments begin at 0; dividing by 1 - beta^t corrects their bias.
+    rate = learning_rate * jnp.minimum(1, step / WARM_UP_STEPS)
+    mean_correction = 1 - BETA_1**step
+    square_correction = 1 - BETA_2**step
+    size = rate * jnp.sqrt(square_correction) / mean_correction
+
+    def next_params(params: Array, mean: Array, square: Array) -> Array:
+        return params - size * mean / (jnp.sqrt(square) + ADAM_EPSILON)
+
+    params = jax.tree.map(next_params, state.params, mean, square)
     return State(step, params, mean, square), loss
 
 
@@ -194,39 +341,50 @@ def update(state: State, batch: Batch, rate: float) -> tuple[State, jax.Array]:
 
 
 def save(folder: Path, state: State, loader_state: dict[str, Any]) -> None:
-    """Write both under their final name in one move; then older ones are not needed
-    any more.
+    """Write a checkpoint, and remove the older ones.
+
+    The checkpoint is written under a temporary name and renamed when it is complete, so
+    that a killed run leaves no partial checkpoint.
+
+    Args:
+        folder: Folder of all checkpoints of the run.
+        state: State of training.
+        loader_state: State of the loader at the same step.
     """
-    older = checkpoints(folder)
+    older_checkpoints = checkpoints(folder)
     folder.mkdir(parents=True, exist_ok=True)
     unfinished = Path(tempfile.mkdtemp(prefix=".unfinished-", dir=folder))
-    leaves = jax.tree_util.tree_leaves_with_path(state)
-    np.savez(
-        unfinished / "arrays.npz",
-        **{jax.tree_util.keystr(path): leaf for path, leaf in leaves},
-    )
+    arrays: dict[str, Array] = {}
+    for path, array in jax.tree_util.tree_leaves_with_path(state):
+        arrays[jax.tree_util.keystr(path)] = array
+    np.savez(unfinished / "arrays.npz", **arrays)
     (unfinished / "loader.json").write_text(json.dumps(loader_state, indent=2))
     unfinished.rename(folder / f"step-{int(state.step):08d}")
-    for path in older:
-        shutil.rmtree(path)
+    for checkpoint in older_checkpoints:
+        shutil.rmtree(checkpoint)
 
 
 def restore(checkpoint: Path, like: State) -> tuple[State, dict[str, Any]]:
-    """Return what :func:`save` was given, its arrays on the devices of those of
-    `like`.
+    """Return the state of training and the state of the loader of a checkpoint.
+
+    Args:
+        checkpoint: Folder that :func:`save` wrote.
+        like: State with the same structure; the restored arrays are placed on the
+            devices of its arrays.
     """
     with np.load(checkpoint / "arrays.npz") as arrays:
-        state = jax.tree_util.tree_map_with_path(
-            lambda path, leaf: jax.device_put(
-                arrays[jax.tree_util.keystr(path)], leaf.sharding
-            ),
-            like,
-        )
-    return state, json.loads((checkpoint / "loader.json").read_text())
+
+        def restore_array(path: Any, array: Array) -> Array:
+            stored_array = arrays[jax.tree_util.keystr(path)]
+            return jax.device_put(stored_array, array.sharding)
+
+        state = jax.tree_util.tree_map_with_path(restore_array, like)
+    loader_state = json.loads((checkpoint / "loader.json").read_text())
+    return state, loader_state
 
 
 def checkpoints(folder: Path) -> list[Path]:
-    """Return those that are complete, the newest last."""
+    """Return the complete checkpoints of a run, the newest last."""
     return sorted(folder.glob("step-*"))
 
 
@@ -234,8 +392,11 @@ def checkpoints(folder: Path) -> list[Path]:
 
 
 def train(options: argparse.Namespace) -> list[float]:
-    """Return the loss of each step that was taken."""
+    """Train with the options of :func:`main`, and return the loss of each step."""
+    # 1. The batches, divided over the devices by rows.
     mesh = Mesh(np.array(jax.devices()), ("data",))
+    by_rows = NamedSharding(mesh, PartitionSpec("data"))
+    replicated = NamedSharding(mesh, PartitionSpec())
     dataset = tl.open(options.dataset)
     loader = tl.DataLoader(
         dataset,
@@ -243,70 +404,86 @@ def train(options: argparse.Namespace) -> list[float]:
         seed=options.seed,
         epochs=None,
         columns=COLUMNS,
-        sharding=NamedSharding(mesh, PartitionSpec("data")),
+        sharding=by_rows,
     )
-    sizes = {"width": options.width, "layers": options.layers, "heads": options.heads}
-    params = init(jax.random.key(options.seed), vocabulary=dataset.vocab_size, **sizes)
-    state = jax.device_put(start(params), NamedSharding(mesh, PartitionSpec()))
-    if options.checkpoint and (found := checkpoints(options.checkpoint)):
+
+    # 2. The model, a copy on each device.
+    params = init(
+        jax.random.key(options.seed),
+        vocabulary=dataset.vocab_size,
+        width=options.width,
+        layers=options.layers,
+        heads=options.heads,
+    )
+    state = jax.device_put(initial_state(params), replicated)
+
+    # 3. The newest checkpoint, of the model and of the loader.
+    if options.checkpoint and checkpoints(options.checkpoint):
         if not options.resume:
             raise SystemExit(
-                f"{options.checkpoint} holds checkpoints; --resume goes on from the newest one"
+                f"{options.checkpoint} holds checkpoints; --resume resumes from the newest one"
             )
-        state, loader_state = restore(found[-1], state)
+        newest_checkpoint = checkpoints(options.checkpoint)[-1]
+        state, loader_state = restore(newest_checkpoint, state)
         loader.set_state(loader_state)
-    losses: list[jax.Array] = []
-    first, tokens, begun = int(state.step), 0, time.perf_counter()
+
+    # 4. The remaining steps.
+    losses: list[Array] = []
+    first_step = int(state.step)
+    remaining_steps = max(0, options.steps - first_step)
+    tokens = 0
+    start_time = time.perf_counter()
     with loader:
-        for step, batch in enumerate(
-            itertools.islice(loader, max(0, options.steps - first)), first + 1
-        ):
+        batches = itertools.islice(loader, remaining_steps)
+        for step, batch in enumerate(batches, first_step + 1):
             state, loss = update(state, batch, options.rate)
             losses.append(loss)
             tokens += batch["input_ids"].size
-            if step % options.log == 0 or step == options.steps:
-                # Waits for the devices.
-                mean = np.mean([float(loss) for loss in losses[-options.log :]])
-                speed = tokens / (time.perf_counter() - begun)
+            is_last = step == options.steps
+            if is_last or step % options.log == 0:
+                # Converting losses to numbers waits for the devices.
+                recent_losses = [float(loss) for loss in losses[-options.log :]]
+                speed = tokens / (time.perf_counter() - start_time)
                 print(
-                    f"step {step}  loss {mean:.4f}  {speed:,.0f} tokens/s", flush=True
+                    f"step {step}  loss {np.mean(recent_losses):.4f}  {speed:,.0f} tokens/s",
+                    flush=True,
                 )
-                tokens, begun = 0, time.perf_counter()
-            if options.checkpoint and (
-                step % options.every == 0 or step == options.steps
-            ):
+                tokens = 0
+                start_time = time.perf_counter()
+            if options.checkpoint and (is_last or step % options.every == 0):
                 save(options.checkpoint, state, loader.get_state())
     return [float(loss) for loss in losses]
 
 
 def main(arguments: Sequence[str] | None = None) -> list[float]:
+    """Train with the options of the command line, and return the loss of each step."""
     parser = argparse.ArgumentParser(
         description="Train a small transformer on a packed dataset."
     )
     parser.add_argument("dataset", help="STORE/NAME, or STORE/NAME@v3")
-    parser.add_argument("--steps", type=int, default=200, help="of the whole run")
-    parser.add_argument("--batch-size", type=int, default=4, help="rows")
     parser.add_argument(
-        "--checkpoint", type=Path, help="folder to write checkpoints into"
+        "--steps", type=int, default=200, help="number of steps of the whole run"
     )
+    parser.add_argument(
+        "--batch-size", type=int, default=4, help="number of rows of a batch"
+    )
+    parser.add_argument("--checkpoint", type=Path, help="folder for checkpoints")
     parser.add_argument(
         "--every", type=int, default=50, help="steps between checkpoints"
     )
     parser.add_argument(
         "--resume",
         action="store_true",
-        help="go on from the newest checkpoint, if there is one",
+        help="resume from the newest checkpoint, if there is one",
     )
+    parser.add_argument("--log", type=int, default=10, help="steps between log lines")
     parser.add_argument(
-        "--log", type=int, default=10, help="steps between lines printed"
-    )
-    parser.add_argument(
-        "--seed", type=int, default=0, help="of the parameters and of the order"
+        "--seed", type=int, default=0, help="seed of the parameters and of the order"
     )
     parser.add_argument("--rate", type=float, default=3e-3, help="learning rate")
     parser.add_argument("--width", type=int, default=64, help="features of an id")
-    parser.add_argument("--layers", type=int, default=2)
-    parser.add_argument("--heads", type=int, default=2)
+    parser.add_argument("--layers", type=int, default=2, help="number of layers")
+    parser.add_argument("--heads", type=int, default=2, help="heads of a layer")
     return train(parser.parse_args(arguments))
 
 
@@ -315,5 +492,5 @@ if __name__ == "__main__":
         main()
     except KeyboardInterrupt:
         raise SystemExit(
-            "stopped; with --checkpoint, --resume goes on from the newest one"
+            "stopped; with --checkpoint, --resume resumes from the newest one"
         ) from None

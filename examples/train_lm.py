@@ -1,19 +1,21 @@
-"""Train the decoder of ``decoder.py`` with ``tl.Trainer``: metrics, held-out rows,
-checkpoints, resuming.
+"""Train the decoder of ``decoder.py`` with ``tl.Trainer``.
+
+The trainer adds metrics, held-out rows, checkpoints and resuming.
 
 ::
 
     python -m tokenlake.demo
     python -m examples.train_lm --set steps=300
 
-The same command again, after a kill at any moment, resumes from the newest checkpoint with exactly the numbers that the
-run would have had. ``examples/train_lm.yaml`` is the configuration; ``--set`` changes a key of it. On an accelerator::
+After a kill at any moment, the same command resumes from the newest checkpoint, with
+exactly the numbers of an uninterrupted run. The configuration is
+``examples/train_lm.yaml``; ``--set`` changes one of its keys. On an accelerator::
 
     python -m examples.train_lm --preset 124M --set data.dataset=artifacts/web --set data.batch_size=32 \\
         --set precision=bfloat16 --set loss.chunk=512 --set steps=20000
 
-Several devices are divided by ``mesh``, such as ``--set mesh.fsdp=8``. The rules of a
-tensor axis are set where the configuration has none.
+``mesh`` divides the work among several devices, for example ``--set mesh.fsdp=8``. A
+configuration with a tensor axis and without rules gets those of the decoder.
 """
 
 from __future__ import annotations
@@ -42,19 +44,26 @@ from tokenlake.errors import TokenlakeError
 from tokenlake.trainer import make_mesh
 
 
-def first_params(config: tl.TrainingConfig, sizes: DecoderConfig) -> Params:
-    """Return the parameters of a model for the ids of the configuration's data,
-    whose sources have one tokenizer.
+def initial_params(config: tl.TrainingConfig, sizes: DecoderConfig) -> Params:
+    """Return the initial parameters of a model for the data of a configuration.
+
+    The number of ids is that of the first source. All sources have the same tokenizer.
+
+    Args:
+        config: Configuration of the trainer.
+        sizes: Sizes of the decoder.
     """
     assert config.data is not None
     first_source = next(iter(config.data.sources.values()))
-    vocabulary = tl.open(first_source.dataset).vocab_size
-    return init(jax.random.key(config.data.seed), sizes, vocabulary)
+    dataset = tl.open(first_source.dataset)
+    key = jax.random.key(config.data.seed)
+    return init(key, sizes, dataset.vocab_size)
 
 
 def with_tensor_rules(config: tl.TrainingConfig) -> tl.TrainingConfig:
-    """Return the configuration with the decoder's rules for a tensor axis, if it has
-    such an axis and no rules.
+    """Return a configuration with the decoder's rules for a tensor axis.
+
+    A configuration without such an axis, or with rules, is returned unchanged.
     """
     if config.mesh.tensor == 1 or config.mesh.rules:
         return config
@@ -62,27 +71,44 @@ def with_tensor_rules(config: tl.TrainingConfig) -> tl.TrainingConfig:
     return config.model_copy(update={"mesh": mesh})
 
 
-def main(arguments: Sequence[str] | None = None) -> tl.TrainingMetrics | None:
-    """Train with the options of the command line, and return the last measurements."""
+def make_parser() -> argparse.ArgumentParser:
+    """Return the parser of the command line."""
     parser = argparse.ArgumentParser(
         description="Train a language model on a packed dataset."
     )
-    parser.add_argument("--config", default=str(Path(__file__).with_suffix(".yaml")))
+    # Configuration of the trainer.
     parser.add_argument(
-        "--set", dest="overrides", action="append", default=[], metavar="KEY=VALUE"
+        "--config",
+        default=str(Path(__file__).with_suffix(".yaml")),
+        help="configuration of the trainer; the default is train_lm.yaml",
     )
+    parser.add_argument(
+        "--set",
+        dest="overrides",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="key of the configuration to change",
+    )
+    # Sizes of the model.
     parser.add_argument(
         "--preset",
         choices=sorted(PRESETS),
         help="sizes of the model, instead of the next four",
     )
     parser.add_argument("--width", type=int, default=64, help="features of an id")
-    parser.add_argument("--layers", type=int, default=2)
-    parser.add_argument("--heads", type=int, default=2)
+    parser.add_argument("--layers", type=int, default=2, help="number of layers")
+    parser.add_argument("--heads", type=int, default=2, help="query heads")
     parser.add_argument(
         "--key-heads", type=int, help="heads of keys and values; the default is HEADS"
     )
-    parser.add_argument("--attention", choices=get_args(Attention), default="auto")
+    # Speed and memory.
+    parser.add_argument(
+        "--attention",
+        choices=get_args(Attention),
+        default="auto",
+        help="implementation of attention",
+    )
     parser.add_argument(
         "--remat",
         choices=get_args(Remat),
@@ -92,24 +118,42 @@ def main(arguments: Sequence[str] | None = None) -> tl.TrainingMetrics | None:
     parser.add_argument(
         "--unroll", type=int, help="layers in a compiled loop; the default is all"
     )
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> tl.TrainingMetrics | None:
+    """Train with the options of the command line, and return the last metrics."""
+    parser = make_parser()
     options = parser.parse_args(arguments)
 
-    config = with_tensor_rules(
-        tl.load_training_config(options.config, options.overrides)
-    )
+    # 1. The configuration of the trainer.
+    config = tl.load_training_config(options.config, options.overrides)
+    config = with_tensor_rules(config)
+
+    # 2. The model.
     try:
         sizes = DecoderConfig(
-            options.width, options.layers, options.heads, options.key_heads
+            width=options.width,
+            layers=options.layers,
+            heads=options.heads,
+            key_heads=options.key_heads,
         )
     except ValueError as error:
         parser.error(str(error))
     if options.preset is not None:
         sizes = PRESETS[options.preset]
-    speed = Options(
-        options.attention, options.remat, options.unroll, make_mesh(config.mesh)
+    decoder_options = Options(
+        attention=options.attention,
+        remat=options.remat,
+        unroll=options.unroll,
+        mesh=make_mesh(config.mesh),
     )
-    apply = partial(decoder, options=speed)
-    return tl.Trainer.from_config(config, apply, first_params(config, sizes)).train()
+    apply = partial(decoder, options=decoder_options)
+
+    # 3. Training, from the newest checkpoint if there is one.
+    params = initial_params(config, sizes)
+    trainer = tl.Trainer.from_config(config, apply, params)
+    return trainer.train()
 
 
 if __name__ == "__main__":

@@ -1,4 +1,7 @@
-"""Plots of the notebooks, as SVG with axes and units: no plotting library is needed, and GitHub shows them."""
+"""Plots of the notebooks, as SVG with axes and units.
+
+They need no plotting library, and GitHub shows them.
+"""
 
 from __future__ import annotations
 
@@ -9,34 +12,50 @@ from typing import Final
 
 from IPython.display import SVG
 
+# Sizes in pixels: of the picture, and of the margins around the plot.
 _WIDTH: Final = 640
 _HEIGHT: Final = 260
 _LEFT: Final = 70
 _RIGHT: Final = 110
 _TOP: Final = 14
 _BOTTOM: Final = 48
+
+_PLOT_WIDTH: Final = _WIDTH - _LEFT - _RIGHT
+_PLOT_HEIGHT: Final = _HEIGHT - _TOP - _BOTTOM
+_PLOT_RIGHT: Final = _WIDTH - _RIGHT
+_PLOT_BOTTOM: Final = _HEIGHT - _BOTTOM
+
 _COLOURS: Final = ("#1f77b4", "#d62728", "#2ca02c", "#9467bd")
+_GRID_COLOUR: Final = "#d0d7de"
+_AXIS_COLOUR: Final = "#57606a"
+
+_STEPS: Final = (1, 2, 2.5, 5, 10)
+"""Steps between two ticks, as multiples of a power of ten."""
 
 
 def ticks(largest: float, count: int = 5) -> list[float]:
-    """Return round numbers from 0 to a number at or above the largest value, about `count` of them.
+    """Return round numbers from 0 to a number at or above the largest value.
 
-    The distance of two ticks is 1, 2, 2.5 or 5 times a power of ten: for 930 values it is 200, from 0 to 1,000.
+    The step between two ticks is 1, 2, 2.5 or 5 times a power of ten: for a largest
+    value of 930 it is 200, and the ticks are 0, 200, ..., 1,000.
 
     Args:
         largest: Largest value; at least 0.
-        count: Number of steps that is aimed at.
+        count: Approximate number of steps.
     """
     if largest <= 0:
         return [0.0, 1.0]
-    rough = largest / count
-    power = 10 ** math.floor(math.log10(rough))
-    step = next(
-        factor * power
-        for factor in (1, 2, 2.5, 5, 10)
-        if factor * power >= rough * 0.999
-    )
-    return [number * step for number in range(math.ceil(largest / step * 0.999) + 1)]
+    # The smallest step that is not below largest / count. The factor 0.999 lets a
+    # number pass that is too large by rounding.
+    least_step = largest / count
+    power = 10 ** math.floor(math.log10(least_step))
+    step = power
+    for factor in _STEPS:
+        step = factor * power
+        if step >= least_step * 0.999:
+            break
+    step_count = math.ceil(largest / step * 0.999)
+    return [number * step for number in range(step_count + 1)]
 
 
 def line_plot(
@@ -49,101 +68,126 @@ def line_plot(
     """Return a plot of lines over a common x-axis.
 
     Args:
-        lines: Name of each line -> its values, at x = 0, `x_step`, 2 * `x_step`, ...; up to four lines.
+        lines: Name of each line -> its values at x = 0, `x_step`, 2 * `x_step`, ...; at
+            most four lines.
         x_label: Label of the x-axis, with its unit.
         y_label: Label of the y-axis, with its unit.
         x_step: Distance of two values on the x-axis.
     """
-    x_ticks = ticks(x_step * (max(len(values) for values in lines.values()) - 1))
-    y_ticks = ticks(max(max(values) for values in lines.values()))
-    parts = _axes(x_label, y_label, y_ticks)
-    parts += [_x_tick(_x_place(tick, x_ticks[-1]), f"{tick:,g}") for tick in x_ticks]
+    # 1. The axes.
+    most_values = max(len(values) for values in lines.values())
+    largest_value = max(max(values) for values in lines.values())
+    x_ticks = ticks(x_step * (most_values - 1))
+    y_ticks = ticks(largest_value)
+    elements = _axes(x_label, y_label, y_ticks)
+    for tick in x_ticks:
+        elements.append(_x_tick(_x_pixel(tick, x_ticks[-1]), f"{tick:,g}"))
+
+    # 2. The lines, and their names in the right margin.
     for number, (name, values) in enumerate(lines.items()):
         colour = _COLOURS[number]
         points: list[str] = []
         for index, value in enumerate(values):
-            points.append(
-                f"{_x_place(x_step * index, x_ticks[-1]):.1f},{_y_place(value, y_ticks[-1]):.1f}"
-            )
-        parts.append(
-            f'<polyline points="{" ".join(points)}" fill="none" stroke="{colour}" stroke-width="2"/>'
+            x = _x_pixel(x_step * index, x_ticks[-1])
+            y = _y_pixel(value, y_ticks[-1])
+            points.append(f"{x:.1f},{y:.1f}")
+        elements.append(
+            f'<polyline points="{" ".join(points)}" fill="none" '
+            f'stroke="{colour}" stroke-width="2"/>'
         )
-        place = _TOP + 14 + 20 * number
-        parts.append(
-            f'<rect x="{_WIDTH - _RIGHT + 12}" y="{place - 9}" width="12" height="4" fill="{colour}"/>'
+        legend_bottom = _TOP + 14 + 20 * number
+        elements.append(
+            f'<rect x="{_PLOT_RIGHT + 12}" y="{legend_bottom - 9}" '
+            f'width="12" height="4" fill="{colour}"/>'
         )
-        parts.append(
-            f'<text x="{_WIDTH - _RIGHT + 30}" y="{place - 3}">{escape(name)}</text>'
+        elements.append(
+            f'<text x="{_PLOT_RIGHT + 30}" y="{legend_bottom - 3}">'
+            f"{escape(name)}</text>"
         )
-    return _svg(parts)
+    return _picture(elements)
 
 
 def bar_plot(bars: Mapping[str, float], *, x_label: str, y_label: str) -> SVG:
     """Return a plot of bars.
 
     Args:
-        bars: Label of each bar -> its height, in the order in which they are drawn.
+        bars: Label of each bar -> its height, from left to right.
         x_label: Label of the x-axis, with its unit.
         y_label: Label of the y-axis, with its unit.
     """
     y_ticks = ticks(max(bars.values()))
-    parts = _axes(x_label, y_label, y_ticks)
-    room = (_WIDTH - _LEFT - _RIGHT) / len(bars)
+    elements = _axes(x_label, y_label, y_ticks)
+    # A bar fills the middle 80% of its part of the x-axis.
+    part_width = _PLOT_WIDTH / len(bars)
     for number, (label, height) in enumerate(bars.items()):
-        left = _LEFT + number * room
-        top = _y_place(height, y_ticks[-1])
-        bottom = _HEIGHT - _BOTTOM
-        parts.append(
-            f'<rect x="{left + 0.1 * room:.1f}" y="{top:.1f}" width="{0.8 * room:.1f}" '
-            f'height="{bottom - top:.1f}" fill="{_COLOURS[0]}"><title>{escape(label)}: {height:,g}</title></rect>'
+        left = _LEFT + number * part_width
+        top = _y_pixel(height, y_ticks[-1])
+        elements.append(
+            f'<rect x="{left + 0.1 * part_width:.1f}" y="{top:.1f}" '
+            f'width="{0.8 * part_width:.1f}" height="{_PLOT_BOTTOM - top:.1f}" '
+            f'fill="{_COLOURS[0]}">'
+            f"<title>{escape(label)}: {height:,g}</title></rect>"
         )
-        parts.append(_x_tick(left + room / 2, label))
-    return _svg(parts)
+        elements.append(_x_tick(left + part_width / 2, label))
+    return _picture(elements)
 
 
-def _x_place(value: float, largest: float) -> float:
-    return _LEFT + value / largest * (_WIDTH - _LEFT - _RIGHT)
+def _x_pixel(value: float, largest: float) -> float:
+    """Return the horizontal position of a value, in pixels from the left."""
+    return _LEFT + value / largest * _PLOT_WIDTH
 
 
-def _y_place(value: float, largest: float) -> float:
-    return _HEIGHT - _BOTTOM - value / largest * (_HEIGHT - _TOP - _BOTTOM)
+def _y_pixel(value: float, largest: float) -> float:
+    """Return the vertical position of a value, in pixels from the top."""
+    return _PLOT_BOTTOM - value / largest * _PLOT_HEIGHT
 
 
-def _x_tick(place: float, text: str) -> str:
-    return f'<text x="{place:.1f}" y="{_HEIGHT - _BOTTOM + 18}" text-anchor="middle">{escape(text)}</text>'
+def _x_tick(x: float, text: str) -> str:
+    """Return the text of a tick of the x-axis."""
+    return (
+        f'<text x="{x:.1f}" y="{_PLOT_BOTTOM + 18}" text-anchor="middle">'
+        f"{escape(text)}</text>"
+    )
 
 
 def _axes(x_label: str, y_label: str, y_ticks: Sequence[float]) -> list[str]:
-    """Return the axes, the lines at the ticks of the y-axis, and the labels."""
-    right = _WIDTH - _RIGHT
-    bottom = _HEIGHT - _BOTTOM
-    parts: list[str] = []
+    """Return the x-axis, the ticks of the y-axis with their lines, and the labels."""
+    elements: list[str] = []
     for tick in y_ticks:
-        place = _y_place(tick, y_ticks[-1])
-        parts.append(
-            f'<line x1="{_LEFT}" y1="{place:.1f}" x2="{right}" y2="{place:.1f}" stroke="#d0d7de"/>'
+        y = _y_pixel(tick, y_ticks[-1])
+        elements.append(
+            f'<line x1="{_LEFT}" y1="{y:.1f}" x2="{_PLOT_RIGHT}" y2="{y:.1f}" '
+            f'stroke="{_GRID_COLOUR}"/>'
         )
-        parts.append(
-            f'<text x="{_LEFT - 8}" y="{place + 4:.1f}" text-anchor="end">{tick:,g}</text>'
+        elements.append(
+            f'<text x="{_LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">{tick:,g}</text>'
         )
-    parts.append(
-        f'<line x1="{_LEFT}" y1="{bottom}" x2="{right}" y2="{bottom}" stroke="#57606a"/>'
+    elements.append(
+        f'<line x1="{_LEFT}" y1="{_PLOT_BOTTOM}" '
+        f'x2="{_PLOT_RIGHT}" y2="{_PLOT_BOTTOM}" stroke="{_AXIS_COLOUR}"/>'
     )
-    middle = (_LEFT + right) / 2
-    parts.append(
-        f'<text x="{middle}" y="{_HEIGHT - 8}" text-anchor="middle">{escape(x_label)}</text>'
+    x_middle = (_LEFT + _PLOT_RIGHT) / 2
+    elements.append(
+        f'<text x="{x_middle}" y="{_HEIGHT - 8}" text-anchor="middle">'
+        f"{escape(x_label)}</text>"
     )
-    height = (_TOP + bottom) / 2
-    parts.append(
-        f'<text x="14" y="{height}" text-anchor="middle" transform="rotate(-90 14 {height})">{escape(y_label)}</text>'
+    y_middle = (_TOP + _PLOT_BOTTOM) / 2
+    elements.append(
+        f'<text x="14" y="{y_middle}" text-anchor="middle" '
+        f'transform="rotate(-90 14 {y_middle})">{escape(y_label)}</text>'
     )
-    return parts
+    return elements
 
 
-def _svg(parts: Sequence[str]) -> SVG:
-    """Return the picture on white, which is readable in a dark notebook, too."""
+def _picture(elements: Sequence[str]) -> SVG:
+    """Return elements of SVG as a picture.
+
+    The background is white, so that a dark notebook shows it as well.
+    """
     return SVG(
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{_WIDTH}" height="{_HEIGHT}" viewBox="0 0 {_WIDTH} {_HEIGHT}" '
-        f'font-family="sans-serif" font-size="12" fill="#24292f"><rect width="100%" height="100%" fill="#ffffff"/>'
-        f"{''.join(parts)}</svg>"
+        '<svg xmlns="http://www.w3.org/2000/svg" '
+        f'width="{_WIDTH}" height="{_HEIGHT}" viewBox="0 0 {_WIDTH} {_HEIGHT}" '
+        'font-family="sans-serif" font-size="12" fill="#24292f">'
+        '<rect width="100%" height="100%" fill="#ffffff"/>'
+        f"{''.join(elements)}</svg>"
     )

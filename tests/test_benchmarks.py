@@ -31,7 +31,7 @@ from benchmarks.loader_contenders import LITDATA, LOADERS, OURS, UNSHUFFLED, Loa
 from benchmarks.loader_input import LoaderInput
 from benchmarks.loader_many import multiply
 from benchmarks.loader_quality import stored_numbers
-from benchmarks.loader_rates import LoaderSeries, judged, rate_goals
+from benchmarks.loader_rates import LoaderSeries, describe_rows, rate_goals
 from benchmarks.measure import ROOT, Measurement, measure
 from benchmarks.report import Results, to_json, to_markdown
 from benchmarks.rotation import Bench, Outcome, Series, expected_tokens
@@ -277,12 +277,12 @@ class TestFigures:
         assert [goal.got for goal in goals] == pytest.approx(
             [32.5, 96.5 / 2, 2.0, 10.0]
         )
-        assert [goal.met for goal in goals] == [False, True, False, True]
+        assert [goal.is_met for goal in goals] == [False, True, False, True]
 
     def test_limits_are_inclusive(self) -> None:
-        assert Goal("", 8.0, "at most", 8.0).met
-        assert Goal("", 35.0, "at least", 35.0).met
-        assert not Goal("", 34.9, "at least", 35.0).met
+        assert Goal("", 8.0, "at most", 8.0).is_met
+        assert Goal("", 35.0, "at least", 35.0).is_met
+        assert not Goal("", 34.9, "at least", 35.0).is_met
 
     def test_the_count_most_systems_found_is_expected(self) -> None:
         odd = series("bare-1", 1.0)
@@ -310,9 +310,9 @@ class Recorded(Bench):
     def __init__(self, failing: str = "") -> None:
         self.asked: list[tuple[str, str]] = []
         self._failing = failing
-        self._say = lambda text: None
+        self._log = lambda text: None
 
-    def once(self, system: System, source: Input, vocabulary: Vocabulary) -> Outcome:
+    def run(self, system: System, source: Input, vocabulary: Vocabulary) -> Outcome:
         self.asked.append((system.name, source.folder))
         if system.name == self._failing:
             raise RuntimeError("broken")
@@ -602,12 +602,12 @@ def rows_of_ids(count: int) -> npt.NDArray[np.int32]:
     return np.random.default_rng(7).integers(0, 50_257, (count, LENGTH), dtype=np.int32)
 
 
-def told(sink: Sink, capsys: pytest.CaptureFixture[str]) -> dict[str, int]:
+def figures_of(sink: Sink, capsys: pytest.CaptureFixture[str]) -> dict[str, int]:
     sink.finish()
     return json.loads(capsys.readouterr().out)
 
 
-def given(ids: npt.NDArray[np.int32]) -> LoaderInput:
+def input_of(ids: npt.NDArray[np.int32]) -> LoaderInput:
     total = int(np.add.reduce(ids.view(np.uint64).reshape(-1)))
     return LoaderInput(
         folder="", rows=len(ids), tokens=ids.size, shards=1, bytes=1, sum=total
@@ -622,19 +622,21 @@ class TestLoaderRows:
         for epoch in range(3):
             for part in np.array_split(np.random.default_rng(epoch).permutation(40), 4):
                 sink.take(ids[part])
-        found = told(sink, capsys)
-        assert found["batches"] == 12
-        assert judged(found, given(ids), 3, drawn=False) == "all"
-        assert judged(found, given(ids), 2, drawn=False) == "120 of 80"
+        figures = figures_of(sink, capsys)
+        assert figures["batches"] == 12
+        assert describe_rows(figures, input_of(ids), 3, is_mixture=False) == "all"
+        assert describe_rows(figures, input_of(ids), 2, is_mixture=False) == "120 of 80"
 
     def test_a_row_in_the_place_of_another_is_seen(
         self, capsys: pytest.CaptureFixture[str]
     ) -> None:
         ids, sink = rows_of_ids(8), Sink()
         sink.take(ids[[0, 1, 2, 3, 4, 5, 6, 6]])
-        found = told(sink, capsys)
-        assert "OTHERS" in judged(found, given(ids), 1, drawn=False)
-        assert judged(found, given(ids), 1, drawn=True) == "by weights"
+        figures = figures_of(sink, capsys)
+        rows = describe_rows(figures, input_of(ids), 1, is_mixture=False)
+        assert "OTHERS" in rows
+        rows = describe_rows(figures, input_of(ids), 1, is_mixture=True)
+        assert rows == "by weights"
 
     @pytest.mark.parametrize("kind", [np.int64, np.uint16])
     def test_only_what_a_trainer_can_take_counts(self, kind: type) -> None:
@@ -722,7 +724,7 @@ class TestLoaderFigures:
         assert [goal.got for goal in goals] == pytest.approx(
             [200.0, beyond, 20.5 / 4.0, beyond / peer]
         )
-        assert [goal.met for goal in goals] == [True, True, True, True]
+        assert [goal.is_met for goal in goals] == [True, True, True, True]
 
     def test_what_did_not_run_is_judged_by_nobody(self) -> None:
         failed = LoaderSeries(loader=LOADERS[0], failure="exit code 1: no such | thing")

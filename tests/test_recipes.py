@@ -4,7 +4,6 @@ one small version of the demo.
 
 from __future__ import annotations
 
-import ast
 import itertools
 import json
 import os
@@ -116,22 +115,6 @@ def expected(data: tl.Dataset) -> list[dict[str, Any]]:
             {name: each.copy() for name, each in batch.items()}
             for batch in itertools.islice(loader, 3)
         ]
-
-
-def test_each_takes_at_most_ten_lines() -> None:
-    tree = ast.parse(Path(recipes.__file__).read_text())
-    functions = [
-        node
-        for node in tree.body
-        if isinstance(node, ast.FunctionDef) and node.name[0] != "_"
-    ]
-    lines = Path(recipes.__file__).read_text().splitlines()
-    for each in functions:
-        begin = each.body[1].lineno - 1  # behind the docstring
-        assert (
-            len([line for line in lines[begin : each.end_lineno] if line.strip()]) <= 10
-        ), each.name
-    assert len(functions) == 7
 
 
 @pytest.mark.parametrize("sharded", [False, True])

@@ -1,8 +1,7 @@
-"""The same rows in a peer's own format: ``FORMAT FOLDER_OF_IDS TARGET``. Nothing here
-is measured.
+"""Conversion of rows to the format of a peer: ``FORMAT FOLDER_OF_IDS TARGET``.
 
-Comes from files of raw ids, and with imports of its own format alone: a peer may live
-in another environment.
+It is not measured. It reads files of raw ids, and imports the packages of its own
+format alone, because a peer may be installed in another environment.
 """
 
 from __future__ import annotations
@@ -16,113 +15,116 @@ from typing import Any, Final
 import numpy as np
 
 LENGTH: Final = 2048
-GROUP: Final = 256  # rows of a Parquet row group, as our own
-PAGE: Final = 128  # rows of a page of 1 MiB
+"""Number of ids of a row."""
+
+GROUP_ROWS: Final = 256
+"""Number of rows of a row group, as in Tokenlake's shards."""
+
+PAGE_ROWS: Final = 128
+"""Number of rows of a page of 1 MiB."""
 
 
-def parquet(source: list[Path], target: Path) -> None:
-    """Plain rows as any writer makes them: one list column, zstd."""
-    pa, pq = (
-        importlib.import_module("pyarrow"),
-        importlib.import_module("pyarrow.parquet"),
-    )
-    for path in source:
-        rows = pa.ListArray.from_arrays(
-            _offsets(path), pa.array(_ids(path).reshape(-1))
-        )
-        table = pa.table({"input_ids": rows})
+def parquet(paths: list[Path], target: Path) -> None:
+    """Write Parquet as any program would: one list column, zstd."""
+    pa = importlib.import_module("pyarrow")
+    pq = importlib.import_module("pyarrow.parquet")
+    for path in paths:
+        ids = _ids(path)
+        offsets = np.arange(len(ids) + 1, dtype=np.int32) * LENGTH
+        row_lists = pa.ListArray.from_arrays(offsets, pa.array(ids.reshape(-1)))
         pq.write_table(
-            table,
+            pa.table({"input_ids": row_lists}),
             target / f"{path.stem}.parquet",
-            row_group_size=GROUP,
+            row_group_size=GROUP_ROWS,
             compression="zstd",
             use_dictionary=False,
         )
 
 
-def arrayrecord(source: list[Path], target: Path) -> None:
-    """One record a row, groups of one as Grain asks for random access, its default
-    compression.
+def arrayrecord(paths: list[Path], target: Path) -> None:
+    """Write ArrayRecord files with one record per row, and default compression.
+
+    Groups have one record, as Grain requires for random access.
     """
     module = importlib.import_module("array_record.python.array_record_module")
-    for path in source:
-        writer = module.ArrayRecordWriter(
-            str(target / f"{path.stem}.arrayrecord"), "group_size:1"
-        )
+    for path in paths:
+        record_path = target / f"{path.stem}.arrayrecord"
+        writer = module.ArrayRecordWriter(str(record_path), "group_size:1")
         for row in _ids(path):
             writer.write(row.tobytes())
         writer.close()
 
 
-def datasets(source: list[Path], target: Path) -> None:
-    """Arrow files, rows of one length."""
-    hf, pa = importlib.import_module("datasets"), importlib.import_module("pyarrow")
+def datasets(paths: list[Path], target: Path) -> None:
+    """Write Arrow files of rows of a fixed length."""
+    hf = importlib.import_module("datasets")
+    pa = importlib.import_module("pyarrow")
     hf.disable_progress_bars()
-    arrays = [
-        pa.FixedSizeListArray.from_arrays(pa.array(_ids(path).reshape(-1)), LENGTH)
-        for path in source
-    ]
-    tables = [pa.table({"input_ids": array}) for array in arrays]
-    hf.Dataset(pa.concat_tables(tables)).save_to_disk(
-        str(target), num_shards=len(source)
-    )
+    tables: list[Any] = []
+    for path in paths:
+        ids = pa.array(_ids(path).reshape(-1))
+        row_lists = pa.FixedSizeListArray.from_arrays(ids, LENGTH)
+        tables.append(pa.table({"input_ids": row_lists}))
+    dataset = hf.Dataset(pa.concat_tables(tables))
+    dataset.save_to_disk(str(target), num_shards=len(paths))
 
 
-def litdata(source: list[Path], target: Path) -> None:
-    """Chunks of about 64 MB without compression."""
-    lit = importlib.import_module("litdata")
-    lit.optimize(
-        fn=tensors,
-        inputs=list(map(str, source)),
+def litdata(paths: list[Path], target: Path) -> None:
+    """Write chunks of about 64 MB without compression."""
+    module = importlib.import_module("litdata")
+    # litdata calls the function in workers, and pickles it by name.
+    module.optimize(
+        fn=row_tensors,
+        inputs=[str(path) for path in paths],
         output_dir=str(target),
         chunk_size=LENGTH * 8192,
-        item_loader=lit.TokensLoader(LENGTH),
+        item_loader=module.TokensLoader(LENGTH),
         num_workers=2,
     )
 
 
-def tensors(path: str) -> Iterator[Any]:
-    """Yield each row for :func:`litdata`, in whose workers this runs."""
+def row_tensors(path: str) -> Iterator[Any]:
+    """Yield each row as a tensor. It runs in the workers of litdata."""
     torch = importlib.import_module("torch")
     for row in _ids(Path(path)):
         yield torch.from_numpy(row.copy())
 
 
-def mds(source: list[Path], target: Path) -> None:
-    """Shards of 64 MiB without compression, no hashes."""
+def mds(paths: list[Path], target: Path) -> None:
+    """Write MDS shards of 64 MiB without compression and without hashes."""
     streaming = importlib.import_module("streaming")
     columns = {"input_ids": f"ndarray:int32:{LENGTH}"}
     with streaming.MDSWriter(out=str(target), columns=columns) as writer:
-        for path in source:
+        for path in paths:
             for row in _ids(path):
                 writer.write({"input_ids": np.ascontiguousarray(row)})
 
 
-def zstd(source: list[Path], target: Path) -> None:
-    """Blocks the size of a Parquet page at the level of our own, and their
-    compressed sizes.
+def zstd(paths: list[Path], target: Path) -> None:
+    """Write blocks of the size of a Parquet page, at the level of Tokenlake's shards.
+
+    A second file has the compressed and the uncompressed size of each block.
     """
     codec: Any = importlib.import_module("pyarrow").Codec("zstd", compression_level=3)
-    for path in source:
+    for path in paths:
         ids = _ids(path)
-        blocks = [
-            codec.compress(ids[at : at + PAGE].tobytes(), asbytes=True)
-            for at in range(0, len(ids), PAGE)
-        ]
+        blocks: list[bytes] = []
+        sizes: list[tuple[int, int]] = []
+        for begin in range(0, len(ids), PAGE_ROWS):
+            page_bytes = ids[begin : begin + PAGE_ROWS].tobytes()
+            block = codec.compress(page_bytes, asbytes=True)
+            blocks.append(block)
+            sizes.append((len(block), len(page_bytes)))
         (target / f"{path.stem}.zstd").write_bytes(b"".join(blocks))
-        plain = [ids[at : at + PAGE].nbytes for at in range(0, len(ids), PAGE)]
-        np.save(
-            target / f"{path.stem}.npy", np.array([list(map(len, blocks)), plain]).T
-        )
+        np.save(target / f"{path.stem}.npy", np.array(sizes))
 
 
-def uint16(source: list[Path], target: Path) -> None:
-    """All rows in one file of 16-bit ids, the layout of nanoGPT's and Megatron's
-    data.
-    """
+def uint16(paths: list[Path], target: Path) -> None:
+    """Write all rows to one file of 16-bit ids, the layout of nanoGPT and Megatron."""
     with (target / "rows.u16").open("wb") as file:
-        for path in source:
+        for path in paths:
             ids = _ids(path)
+            # Larger ids would be cut silently.
             if int(ids.max()) >= 1 << 16:
                 raise SystemExit(f"{path}: an id that 16 bits do not hold")
             file.write(ids.astype(np.uint16).tobytes())
@@ -137,17 +139,26 @@ FORMATS: Final[dict[str, Callable[[list[Path], Path], None]]] = {
     "uint16": uint16,
     "zstd": zstd,
 }
+"""Name of a format -> function that converts files of ids to a folder."""
 
 
 def _ids(path: Path) -> Any:
+    """Return the rows of a file of ids, mapped into memory, int32[n, 2048]."""
     return np.memmap(path, np.int32, "r").reshape(-1, LENGTH)
 
 
-def _offsets(path: Path) -> Any:
-    return np.arange(len(_ids(path)) + 1, dtype=np.int32) * LENGTH
+def main(name: str, folder: str, target: str) -> None:
+    """Convert a folder of ids.
+
+    Args:
+        name: Name of the format.
+        folder: Folder of the files of ids.
+        target: Folder for the converted rows.
+    """
+    target_folder = Path(target)
+    target_folder.mkdir(parents=True, exist_ok=True)
+    FORMATS[name](sorted(Path(folder).glob("*.ids")), target_folder)
 
 
 if __name__ == "__main__":
-    into = Path(sys.argv[3])
-    into.mkdir(parents=True, exist_ok=True)
-    FORMATS[sys.argv[1]](sorted(Path(sys.argv[2]).glob("*.ids")), into)
+    main(*sys.argv[1:])

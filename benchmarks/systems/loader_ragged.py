@@ -1,5 +1,6 @@
-"""Epochs of a stored dataset, packed or padded by buckets: ``STORE NAME PASSES
-BUCKETS``, one JSON line.
+"""Epochs of a dataset, packed or padded by buckets: ``STORE NAME PASSES BUCKETS``.
+
+The program prints one JSON line.
 """
 
 from __future__ import annotations
@@ -13,24 +14,31 @@ import tokenlake as tl
 from benchmarks.systems.loader_sink import BATCH
 
 
-def main() -> None:
-    """Deliver all rows with four columns, and count the ids that are no padding."""
-    store, name, passes, buckets = sys.argv[1:]
-    data = tl.open(Path(store), name)
+def main(store: str, name: str, passes: str, buckets: str) -> None:
+    """Deliver all rows with four columns, and count the ids without padding.
+
+    Args:
+        store: Folder of the datasets.
+        name: Name of the dataset.
+        passes: Number of epochs.
+        buckets: Number of buckets of a dataset that is not packed.
+    """
+    dataset = tl.open(Path(store), name)
     options: dict[str, Any] = {"epochs": int(passes), "seed": 0}
-    mask = "segment_ids"
-    if data.kind != "packed":
-        options["padding"], mask = (
-            tl.BatchPadding(buckets=int(buckets), multiple=8),
-            "attention_mask",
-        )
-    rows = ids = cells = 0
-    for batch in tl.DataLoader(data, BATCH, **options):
-        rows += len(batch[mask])
-        ids += int((batch[mask] != 0).sum())
-        cells += batch[mask].size
-    print(json.dumps({"rows": rows, "ids": ids, "cells": cells}))
+    mask_name = "segment_ids"
+    if dataset.kind != "packed":
+        options["padding"] = tl.BatchPadding(buckets=int(buckets), multiple=8)
+        mask_name = "attention_mask"
+    row_count = 0
+    id_count = 0
+    cell_count = 0  # ids and padding
+    for batch in tl.DataLoader(dataset, BATCH, **options):
+        mask = batch[mask_name]
+        row_count += len(mask)
+        id_count += int((mask != 0).sum())
+        cell_count += mask.size
+    print(json.dumps({"rows": row_count, "ids": id_count, "cells": cell_count}))
 
 
 if __name__ == "__main__":
-    main()
+    main(*sys.argv[1:])

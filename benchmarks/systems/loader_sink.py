@@ -1,9 +1,9 @@
-"""What every loader's batches go into: touches each token once, and knows in the end
-whether all were there.
+"""Sink of the batches of every loader, which reads each token once and checks the rows.
 
-Only numpy: peers run in environments of their own. The sum is over the batch as 64-bit
-words, modulo 2^64: whole rows in any order give the same, a row lost, repeated or
-changed another one.
+The check is the sum of all batches as 64-bit words, modulo 2^64. Whole rows have the
+same sum in any order. A row that is lost, repeated or changed changes it.
+
+The module imports NumPy alone, because peers run in environments of their own.
 """
 
 from __future__ import annotations
@@ -13,67 +13,89 @@ import json
 import resource
 import time
 from pathlib import Path
-from typing import Any, final
+from typing import Any, Final, final
 
 import numpy as np
 
-BATCH, LENGTH = 256, 2048
+BATCH: Final = 256
+"""Number of rows of a batch."""
+
+LENGTH: Final = 2048
+"""Number of ids of a row."""
 
 
-def arguments() -> argparse.Namespace:
-    """Return the command line that all systems have: DATA PASSES [--order FILE] and
-    what one alone knows.
-    """
+def parse_arguments() -> argparse.Namespace:
+    """Return the command line that all loaders have: DATA PASSES [options]."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("data", help="what the conversion wrote for this system")
-    parser.add_argument("passes", type=int, help="epochs, each shuffled anew")
+    parser.add_argument("data", help="folder of the rows in the form of this loader")
+    parser.add_argument("passes", type=int, help="number of epochs, each shuffled anew")
     parser.add_argument(
         "--order",
         type=Path,
-        help="write the words of each row in delivered order here (.npy)",
+        help="file (.npy) for the sum of the words of each row, in delivered order",
     )
-    parser.add_argument("--variant", default="", help="of systems that have several")
+    parser.add_argument("--variant", default="", help="variant of the loader")
     return parser.parse_args()
 
 
 @final
 class Sink:
-    """Takes int32[n, 2048] on the host, n = 256 but for the last of an epoch."""
+    """Consumer of batches on the host, int32[n, 2048].
+
+    n is 256, except for the last batch of an epoch.
+
+    Args:
+        order: File for the sum of the words of each row, in delivered order; None: they
+            are not recorded.
+    """
 
     def __init__(self, order: Path | None = None) -> None:
         self._order = order
         self._keys: list[Any] = []
-        self._sum = self._rows = self._batches = 0
-        self._began = time.process_time()
+        self._sum = 0
+        self._rows = 0
+        self._batches = 0
+        self._start = time.process_time()
 
     def take(self, ids: Any) -> None:
-        """Count and sum a batch; TypeError if it is none that a trainer could take
-        as it is.
+        """Count and sum up a batch.
+
+        Args:
+            ids: Ids of the batch, int32[n, 2048].
+
+        Raises:
+            TypeError: A trainer could not use the batch as it is.
         """
-        if (
-            ids.dtype != np.int32
-            or ids.shape[1:] != (LENGTH,)
-            or not ids.flags.c_contiguous
-        ):
+        # Other types would have to be converted, other layouts copied.
+        has_type = ids.dtype == np.int32
+        has_shape = ids.shape[1:] == (LENGTH,)
+        if not has_type or not has_shape or not ids.flags.c_contiguous:
             raise TypeError(
                 f"a batch of {ids.dtype}{ids.shape}; expected contiguous int32[n, {LENGTH}]"
             )
+        # Two ids are one word. The sum reads all memory of the batch, so that files
+        # that are mapped into memory are read, too.
         words = ids.view(np.uint64)
         if self._order is not None:
             self._keys.append(words.sum(axis=1, dtype=np.uint64))
-        self._sum = (self._sum + int(np.add.reduce(words.reshape(-1)))) & (2**64 - 1)
+        self._sum += int(np.add.reduce(words.reshape(-1)))
+        self._sum &= 2**64 - 1
         self._rows += len(ids)
         self._batches += 1
 
-    def finish(self, **more: Any) -> None:
-        """Print one JSON line; `more` is what else the system has to tell."""
+    def finish(self, **added_figures: Any) -> None:
+        """Print all figures as one JSON line.
+
+        Args:
+            added_figures: Further figures of the loader.
+        """
         if self._order is not None:
             np.save(self._order, np.concatenate(self._keys))
-        found = {
+        figures = {
             "rows": self._rows,
             "batches": self._batches,
             "sum": self._sum,
-            "loop_cpu": time.process_time() - self._began,
+            "loop_cpu": time.process_time() - self._start,
             "peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
         }
-        print(json.dumps(found | more), flush=True)
+        print(json.dumps(figures | added_figures), flush=True)

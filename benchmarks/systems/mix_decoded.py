@@ -1,5 +1,6 @@
-"""The units of a mixture built in this process: ``CONFIG``, one JSON line of rows
-decoded and rows written.
+"""Rows that a build of a mixture decodes for each row that it writes: ``CONFIG``.
+
+The units are built in this process. The program prints one JSON line.
 """
 
 from __future__ import annotations
@@ -17,25 +18,33 @@ from tokenlake.runtime.store.ledger import UnitRecord
 
 
 def main(config: dict[str, Any]) -> None:
-    """Build what is pending, without a commit."""
-    session, pool = BuildSession.open(config), InProcessPool()
+    """Build the pending units, without a commit.
+
+    Args:
+        config: Configuration of the build.
+    """
+    session = BuildSession.open(config)
+    pool = InProcessPool()
     layout = Layout(session.dataset, session.version)
-    decoded = rows = 0
+    decoded_rows = 0
+    written_rows = 0
     for index in session.pending:
-        told: list[dict[str, Any]] = []
-        job = session.plan.job(
-            session.plan.units[index], session.plan.store, layout, NO_BACKEND
-        )
+        pending_unit = session.plan.units[index]
+        job = session.plan.job(pending_unit, session.plan.store, layout, NO_BACKEND)
+        progress: list[dict[str, Any]] = []
+        sealed_record = pool.run(job, progress.append)
         record = UnitRecord.from_bytes(
-            pool.run(job, told.append).encode(), f"the record of unit {index}"
+            sealed_record.encode(), f"the record of unit {index}"
         )
-        decoded, rows = (
-            decoded + told[-1]["decoded_rows"],
-            rows + record.account.rows_read,
-        )
-    print(
-        json.dumps({"decoded": decoded, "rows": rows, "units": len(session.plan.units)})
-    )
+        # The last report has the count of the whole unit.
+        decoded_rows += progress[-1]["decoded_rows"]
+        written_rows += record.account.rows_read
+    figures = {
+        "decoded": decoded_rows,
+        "rows": written_rows,
+        "units": len(session.plan.units),
+    }
+    print(json.dumps(figures))
 
 
 if __name__ == "__main__":

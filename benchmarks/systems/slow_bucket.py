@@ -1,9 +1,9 @@
-"""A bucket on loopback that answers late: ``FOLDER MILLISECONDS``, where each folder in
-FOLDER is a bucket.
+"""Server of slow buckets on loopback: ``FOLDER MILLISECONDS``.
 
-It speaks as much of S3 as a reader asks: HEAD, GET with ranges, and listings of up to a
-page. It prints its port and ends when its standard input does. ``GET /?requests`` says
-how many requests there were, itself left out.
+Each folder in FOLDER is a bucket, and every answer takes MILLISECONDS. The server
+supports the part of S3 that a reader needs: HEAD, GET with ranges, and listings of up
+to a page. It prints its port and ends with its standard input. ``GET /?requests``
+returns the number of requests so far, without requests of this kind.
 """
 
 from __future__ import annotations
@@ -21,101 +21,132 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 _RANGE: Final = re.compile(r"bytes=(\d+)-(\d*)")
 _DATE: Final = "Thu, 01 Jan 2026 00:00:00 GMT"
+_LISTED_DATE: Final = "2026-01-01T00:00:00.000Z"
+_NO_SUCH_KEY: Final = b"<Error><Code>NoSuchKey</Code></Error>"
 
 
 class Bucket(BaseHTTPRequestHandler):
-    """One connection."""
+    """Handler of the requests of a connection.
+
+    Attributes:
+        root: Folder of the buckets.
+        seconds: Time of every answer.
+        counter: Numbers of the requests. `next` is atomic, so that threads need no
+            lock.
+        requests: Number of requests so far.
+    """
 
     protocol_version = "HTTP/1.1"
     root = Path()
     seconds = 0.0
-    asked = count()
-    seen = 0
+    counter = count(1)
+    requests = 0
 
     def do_GET(self) -> None:
         """Answer with an object, a part of it, or a listing."""
+        # The count of requests has no latency, and does not count itself.
         url = urlsplit(self.path)
         query = parse_qs(url.query, keep_blank_values=True)
         if "requests" in query:
-            return self._answer(200, str(Bucket.seen).encode())
-        Bucket.seen = next(Bucket.asked) + 1
+            self._answer(200, str(Bucket.requests).encode())
+            return
+        Bucket.requests = next(Bucket.counter)
         time.sleep(self.seconds)
+        # The first part of a path is the bucket: a folder of the root.
         path = self.root / unquote(url.path).lstrip("/")
         if "list-type" in query:
-            return self._answer(
-                200, _listing(path, query["prefix"][0], query.get("delimiter", [""])[0])
-            )
-        if not path.is_file():
-            return self._answer(404, b"<Error><Code>NoSuchKey</Code></Error>")
-        return self._object(path)
+            prefix = query["prefix"][0]
+            delimiter = query.get("delimiter", [""])[0]
+            self._answer(200, _listing(path, prefix, delimiter))
+        elif path.is_file():
+            self._answer_object(path)
+        else:
+            self._answer(404, _NO_SUCH_KEY)
 
-    do_HEAD = do_GET  # noqa: N815 (what the class of the standard library calls)
+    do_HEAD = do_GET  # noqa: N815 (the name that the standard library calls)
 
     def log_message(self, format: str, *args: object) -> None:
-        """Say nothing."""
+        """Log nothing."""
 
-    def _object(self, path: Path) -> None:
-        size = path.stat().st_size
-        found = _RANGE.match(self.headers.get("Range", ""))
-        begin = int(found[1]) if found else 0
-        end = min(int(found[2] or size - 1) + 1 if found else size, size)
+    def _answer_object(self, path: Path) -> None:
+        """Answer with a file, or with the requested range of it."""
+        status = 200
+        file_size = path.stat().st_size
+        begin = 0
+        end = file_size
+        headers = {"ETag": _etag(path), "Last-Modified": _DATE}
+        requested_range = _RANGE.match(self.headers.get("Range", ""))
+        if requested_range:
+            status = 206
+            begin = int(requested_range[1])
+            if requested_range[2]:
+                # The last byte of a range is included.
+                end = min(int(requested_range[2]) + 1, file_size)
+            headers["Content-Range"] = f"bytes {begin}-{end - 1}/{file_size}"
         with path.open("rb") as file:
             file.seek(begin)
             body = file.read(end - begin)
-        span = {"Content-Range": f"bytes {begin}-{end - 1}/{size}"} if found else {}
-        self._answer(
-            206 if found else 200,
-            body,
-            {"ETag": _etag(path), "Last-Modified": _DATE, **span},
-        )
+        self._answer(status, body, headers)
 
     def _answer(
         self, status: int, body: bytes, headers: dict[str, str] | None = None
     ) -> None:
+        """Send an answer, without its body if the request was HEAD."""
         self.send_response(status)
-        for name, value in {
-            **(headers or {}),
-            "Content-Length": str(len(body)),
-        }.items():
-            self.send_header(name, value)
+        for header, value in (headers or {}).items():
+            self.send_header(header, value)
+        self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         if self.command != "HEAD":
             self.wfile.write(body)
 
 
 def _etag(path: Path) -> str:
+    """Return an ETag, which depends on the path alone."""
     return f'"{hashlib.md5(str(path).encode()).hexdigest()}"'
 
 
 def _listing(bucket: Path, prefix: str, delimiter: str) -> bytes:
-    files = sorted(
-        str(path.relative_to(bucket)) for path in bucket.rglob("*") if path.is_file()
-    )
-    keys = [key for key in files if key.startswith(prefix)]
-    inside = {
-        key: key[len(prefix) :].partition(delimiter)[1] if delimiter else ""
-        for key in keys
-    }
-    folders = {
-        prefix + key[len(prefix) :].partition(delimiter)[0] + delimiter
-        for key in keys
-        if inside[key]
-    }
-    found = "".join(
-        f"<Contents><Key>{key}</Key><Size>{(bucket / key).stat().st_size}</Size><ETag>{_etag(bucket / key)}</ETag>"
-        "<LastModified>2026-01-01T00:00:00.000Z</LastModified></Contents>"
-        for key in keys
-        if not inside[key]
-    ) + "".join(
-        f"<CommonPrefixes><Prefix>{folder}</Prefix></CommonPrefixes>"
-        for folder in sorted(folders)
-    )
-    return f"<ListBucketResult><IsTruncated>false</IsTruncated>{found}</ListBucketResult>".encode()
+    """Return the listing of the keys with a prefix.
+
+    Args:
+        bucket: Folder of the bucket.
+        prefix: Prefix of the keys.
+        delimiter: Delimiter of folders; keys that contain it after the prefix are
+            listed as one folder. Empty: all keys are listed.
+    """
+    # S3 lists keys in the order of their bytes, and folders once.
+    files = [path for path in bucket.rglob("*") if path.is_file()]
+    keys = sorted(str(path.relative_to(bucket)) for path in files)
+    contents: list[str] = []
+    folders: set[str] = set()
+    for key in keys:
+        if not key.startswith(prefix):
+            continue
+        relative_key = key.removeprefix(prefix)
+        if delimiter and delimiter in relative_key:
+            folders.add(prefix + relative_key.partition(delimiter)[0] + delimiter)
+            continue
+        path = bucket / key
+        contents.append(
+            f"<Contents><Key>{key}</Key><Size>{path.stat().st_size}</Size><ETag>{_etag(path)}</ETag>"
+            f"<LastModified>{_LISTED_DATE}</LastModified></Contents>"
+        )
+    for folder in sorted(folders):
+        contents.append(f"<CommonPrefixes><Prefix>{folder}</Prefix></CommonPrefixes>")
+    listing = "".join(contents)
+    return f"<ListBucketResult><IsTruncated>false</IsTruncated>{listing}</ListBucketResult>".encode()
 
 
 def main(folder: str, milliseconds: str) -> None:
-    """Serve until standard input ends."""
-    Bucket.root, Bucket.seconds = Path(folder), float(milliseconds) / 1e3
+    """Serve until the end of standard input.
+
+    Args:
+        folder: Folder of the buckets.
+        milliseconds: Time of every answer.
+    """
+    Bucket.root = Path(folder)
+    Bucket.seconds = float(milliseconds) / 1e3
     server = ThreadingHTTPServer(("127.0.0.1", 0), Bucket)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     print(server.server_address[1], flush=True)

@@ -1,4 +1,4 @@
-"""Commands that run in a pseudo-terminal, with the times of their output."""
+"""Session of commands in a pseudo-terminal, with the times of their output."""
 
 from __future__ import annotations
 
@@ -22,18 +22,30 @@ _INTERRUPTED: Final = 130
 """Exit code of a command that Ctrl-C cancelled."""
 
 _TYPING_SECONDS: Final = 0.06
+"""Time for which a letter of a command is typed."""
+
+_PROMPT_SECONDS: Final = 0.8
+"""Time before a prompt appears."""
+
+_RETURN_SECONDS: Final = 0.5
+"""Time between the last letter of a command and the return key."""
+
 _REACTION_SECONDS: Final = 0.4
-"""Time between the progress at which Ctrl-C is pressed and the key, so that the
-progress can be seen.
+"""Time between the progress at which Ctrl-C is pressed and the key.
+
+A viewer sees the progress in this time.
 """
 
-_TURN_SECONDS: Final = 0.05
+_WAIT_SECONDS: Final = 0.05
+"""Longest wait for output, after which Ctrl-C may be due."""
+
 _READ_BYTES: Final = 65_536
+"""Largest number of bytes that are read at a time."""
 
 
 @dataclass(frozen=True)
 class Output:
-    """Text that a terminal receives at a time."""
+    """Text that a terminal receives, and its time."""
 
     time: float
     """Seconds since the beginning of the session."""
@@ -43,7 +55,13 @@ class Output:
 
 
 class Session:
-    """A terminal in which one command runs after the other."""
+    """Terminal in which one command runs after the other.
+
+    Args:
+        folder: Folder in which the commands run.
+        columns: Columns of the terminal.
+        rows: Rows of the terminal.
+    """
 
     def __init__(self, folder: Path, columns: int, rows: int) -> None:
         self._folder = folder
@@ -56,20 +74,22 @@ class Session:
 
         Args:
             arguments: Arguments of `tokenlake`.
-            interrupt_at: Regular expression; when the output matches, Ctrl-C is
-                pressed. Empty: the command ends by itself.
+            interrupt_at: Regular expression; Ctrl-C is pressed when the output matches
+                it. Empty: the command ends by itself.
 
         Raises:
-            RuntimeError: The command failed, or was to be interrupted and was not.
+            RuntimeError: The command failed, or Ctrl-C did not cancel it.
         """
         yield from self._typed(" ".join(["tokenlake", *arguments]))
         process, terminal = pty.fork()
+        # The child process becomes the command.
         if process == 0:
             os.chdir(self._folder)
             os.environ.update(
                 TERM="xterm-256color", COLUMNS=str(self._columns), LINES=str(self._rows)
             )
             os.execv(sys.executable, [sys.executable, "-m", "tokenlake", *arguments])
+        # The size of the terminal: rows, columns, and pixels, which are not used.
         size = struct.pack("HHHH", self._rows, self._columns, 0, 0)
         fcntl.ioctl(terminal, termios.TIOCSWINSZ, size)
         try:
@@ -78,7 +98,9 @@ class Session:
             os.close(terminal)
             _, status = os.waitpid(process, 0)
         code = os.waitstatus_to_exitcode(status)
-        expected = _INTERRUPTED if interrupt_at else 0
+        expected = 0
+        if interrupt_at:
+            expected = _INTERRUPTED
         if code != expected:
             raise RuntimeError(
                 f"tokenlake {' '.join(arguments)}: got exit code {code}, expected {expected}"
@@ -86,37 +108,47 @@ class Session:
 
     def _typed(self, command: str) -> Iterator[Output]:
         """Yield a prompt and the letters of a command."""
-        self._time += 0.8
+        self._time += _PROMPT_SECONDS
         yield Output(self._time, "\x1b[32m$\x1b[0m ")
         for letter in command:
             self._time += _TYPING_SECONDS
             yield Output(self._time, letter)
-        self._time += 0.5
+        self._time += _RETURN_SECONDS
         yield Output(self._time, "\r\n")
 
     def _output(self, terminal: int, interrupt_at: str) -> Iterator[Output]:
-        """Yield the output of a program until it ends."""
+        """Yield the output of a program until it ends.
+
+        Args:
+            terminal: File descriptor of the terminal.
+            interrupt_at: Regular expression; see :meth:`run`.
+        """
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
         start = time.monotonic()
-        before = self._time
+        start_in_session = self._time
+        is_awaited = interrupt_at != ""
         press_at: float | None = None
         while True:
-            ready, _, _ = select.select([terminal], [], [], _TURN_SECONDS)
+            # 1. Wait for output, and press Ctrl-C if it is due.
+            ready, _, _ = select.select([terminal], [], [], _WAIT_SECONDS)
             if press_at is not None and time.monotonic() >= press_at:
                 os.write(terminal, CONTROL_C)
                 press_at = None
             if not ready:
                 continue
+            # 2. Read the output. At the end of the program, reading fails or returns
+            #    nothing, depending on the system.
             try:
-                received = os.read(terminal, _READ_BYTES)
-            # The program has ended, and with it the other side of the terminal.
+                data = os.read(terminal, _READ_BYTES)
             except OSError:
                 return
-            if not received:
+            if not data:
                 return
-            self._time = before + time.monotonic() - start
-            text = decoder.decode(received).replace(str(self._folder), "/data")
+            # 3. Yield it, without the name of the temporary folder.
+            self._time = start_in_session + time.monotonic() - start
+            text = decoder.decode(data).replace(str(self._folder), "/data")
             yield Output(self._time, text)
-            if interrupt_at and re.search(interrupt_at, text):
+            # 4. Ctrl-C is pressed once, some time after the progress was seen.
+            if is_awaited and re.search(interrupt_at, text):
                 press_at = time.monotonic() + _REACTION_SECONDS
-                interrupt_at = ""
+                is_awaited = False

@@ -1,4 +1,4 @@
-"""The runs of the flows `tokenize` and `mix`: a build, progress and a final state."""
+"""Runs of the flows `tokenize` and `mix`: the build, its progress and final state."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tokenlake_tasks.bounds import bounds_of_run
 from tokenlake_tasks.summary import Summary
 
 Graph: TypeAlias = Callable[[BuildRun], Summary]
-"""Submits the tasks of a build and returns its summary."""
+"""Function that submits the tasks of a build and returns its summary."""
 
 
 def run_build(
@@ -39,9 +39,9 @@ def run_build(
     executor: str | None,
     work_runs: int | None,
 ) -> Summary | State[Any]:
-    """Run a graph with the build run of a command, or with a new one.
+    """Run a graph with the build run that a command has prepared.
 
-    For a run of a deployment, a new one is made from its parameters.
+    In the run of a deployment, a build run is made from the parameters.
 
     Args:
         flow: Name of the flow.
@@ -64,16 +64,16 @@ def run_build(
                 config = request(report=get_run_logger().info, bounds=bounds)
                 require_flow(flow, config)
                 bounds.require(check_paths, config)
-                # The number of worker processes is that of each run that is started.
-                # This run has none.
+                # With runs of `work/units`, `workers` is the number of worker processes
+                # in each of them, and this run has none.
                 waits_for_others = executor == "store" and bool(work_runs)
                 own_workers = None if waits_for_others else workers
                 executor_name = cast("ExecutorName | None", executor or None)
                 build_run = BuildRun(
                     config, workers=own_workers, executor=executor_name
                 )
-            # Everything from here on ends with the build: the watch for a cancellation,
-            # the progress, and the runs that help.
+            # The watch for a cancellation, the progress and the runs that help end with
+            # the build.
             build_name = build_run.config.name or "build"
             progress = progress_shown(build_run, artifact_key("progress", build_name))
             helpers = _helped(build_run, work_runs or 0, workers or 0)
@@ -90,9 +90,9 @@ def run_build(
 def _helped(
     build_run: BuildRun, work_runs: int, workers: int
 ) -> AbstractContextManager[object]:
-    """Return a context in which runs of `work/units` build for a waiting run.
+    """Return a context in which runs of `work/units` build units for this run.
 
-    Without such runs, it is an empty context.
+    It is an empty context if no such runs are requested.
     """
     # The sources of a mixture are built by the runs of the mixture.
     if not work_runs or build_run.is_part:

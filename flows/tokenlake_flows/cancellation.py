@@ -1,4 +1,4 @@
-"""A build is cancelled when its flow run is cancelled on the server."""
+"""Cancellation of a build whose flow run is cancelled on the server."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _LOOK_SECONDS: Final = 1.5
 def cancellable(build_run: BuildRun) -> Generator[None]:
     """Cancel a build when the flow run is cancelled on the server.
 
-    A worker ends a deployment's run by a signal. Nobody signals a run that a command
-    started: it polls its own state.
+    A worker ends the run of a deployment by a signal. A run that a command started
+    receives no signal and polls its own state.
     """
     # A call outside of a run, such as in a test, has no state on a server.
     context = FlowRunContext.get()
@@ -33,12 +33,12 @@ def cancellable(build_run: BuildRun) -> Generator[None]:
     run_id = run.id
 
     def watch() -> None:
-        # No client before the first look: a run that ends at once takes its server with
-        # it.
+        # The first client is opened after the first wait: a short run may end before,
+        # and its server with it.
         while not has_ended.wait(_LOOK_SECONDS):
             state = None
-            # The server may be gone for a moment; the flow's own calls decide whether
-            # that is fatal.
+            # The server may not answer for a moment. The calls of the flow decide
+            # whether that is fatal.
             with suppress(Exception), get_client(sync_client=True) as client:
                 state = client.read_flow_run(run_id).state
             if state is not None and (state.is_cancelling() or state.is_cancelled()):

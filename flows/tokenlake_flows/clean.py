@@ -1,4 +1,4 @@
-"""The flow `clean`: the list of documents that a build is to leave out."""
+"""Flow `clean`, which lists documents for a build to exclude."""
 
 from __future__ import annotations
 
@@ -54,9 +54,12 @@ def clean(
         overrides: Single values of the configuration, such as `clean.minhash.bands=20`.
     """  # noqa: E501 - a line break here is a line break in the form
     try:
-        # A path of the list is one more value of the configuration. Single values come
-        # last, so that they count.
-        values = [*([f"clean.output={output}"] if output else ()), *(overrides or ())]
+        # The path of the list is a value of the configuration. Overrides come after it,
+        # so that they take precedence.
+        values: list[str] = []
+        if output:
+            values.append(f"clean.output={output}")
+        values += overrides or ()
         bounds = bounds_of_run()
         log = get_run_logger().info
         request = resolve_request(
@@ -64,7 +67,7 @@ def clean(
         )
         bounds.require(check_cleaning, request)
         provide_blocks(load_blocks(referenced_blocks(request)))
-        # Each step is a task: another run skips the signatures that exist.
+        # Each step is a task. Signatures that exist are not computed again.
         cleaning = plan_cleaning(request)
         sign_units(cleaning, workers or 0)
         result = write_list(cleaning)

@@ -1,6 +1,6 @@
-"""One run of `tokenize` or `mix` for a command that has imported Prefect.
+"""Run of `tokenize` or `mix` for a command, after Prefect was imported.
 
-The command's part before that is :mod:`tokenlake_flows.launch`.
+The steps before the import are in :mod:`tokenlake_flows.launch`.
 """
 
 from __future__ import annotations
@@ -44,21 +44,20 @@ def run_flow(
     """Run the configuration's flow; see :func:`tokenlake_flows.launch.launch`.
 
     Args:
-        served: Function that waits for a server of the run's own, and returns the
-            settings that access it; None for the configured server.
+        served: Function that waits for the server of the run, and returns the settings
+            that access it; None: the configured server.
         config: Configuration, as for the launch.
         overrides: Single values of the configuration, ``key=value``.
-        workers: Number of worker processes, None for one per core.
+        workers: Number of worker processes; None: one per core.
         on_event: Function that receives the events of the run.
-        executor: Place where units run, None for this machine.
-        on_start: Function that receives the build run, which can be cancelled
-            from then on.
+        executor: Place where units run; None: this machine.
+        on_start: Function that receives the build run as soon as it can be cancelled.
     """
     request = resolve_request(config, overrides=overrides)
     build_flow = tokenize if request.is_text_build else mix
     watch = on_event or ignore
     watch(BuildRequested(request.observability))
-    # 1. The build run plans and starts its workers while the server comes up.
+    # 1. The build run plans and starts its workers while the server starts.
     with ExitStack() as stack:
         build_run = stack.enter_context(
             BuildRun(request, workers=workers, executor=executor, on_event=watch)
@@ -69,7 +68,7 @@ def run_flow(
             watch(Phase("starting Prefect", "flow"))
             stack.enter_context(_connected_to(served()))
             watch(Phase("starting the flow run", "flow"))
-        # 2. The flow, which takes the build run that is ready.
+        # 2. The flow, which uses the prepared build run.
         stack.enter_context(prepared(build_run))
         flow_config = dict(config) if isinstance(config, Mapping) else config
         try:
@@ -84,7 +83,7 @@ def run_flow(
                 f"the Prefect server {PREFECT_API_URL.value()} stopped answering ({cause}); finished units are kept, "
                 "and the same command resumes the run"
             ) from cause
-        # 3. The records of the run, which a server of its own would lose when it ends.
+        # 3. The records of the run are saved before the server of the run ends.
         if served is not None:
             watch(Phase("saving the records of the run, ending Prefect", "flow"))
             _save_records(state)
@@ -95,7 +94,7 @@ def run_flow(
 def _save_records(state: State[Any]) -> None:
     """Wait until the records of a run are saved, and delete those of old runs.
 
-    The version is complete, whatever becomes of the records: errors are ignored.
+    Errors are ignored, because the version is complete without the records.
     """
     with (
         suppress(httpx.HTTPError, ObjectNotFound),
@@ -107,10 +106,10 @@ def _save_records(state: State[Any]) -> None:
 
 @contextmanager
 def _connected_to(access: Mapping[str, str]) -> Generator[None]:
-    """Have Prefect use a server, also in a process that read its settings before.
+    """Connect Prefect to a server within the context.
 
-    The settings are copied and not read again, because files of the working directory
-    must not change them.
+    A process may have read Prefect's settings before. They are copied and not read
+    again, because files of the working directory must not change them.
     """
     context = get_settings_context()
     api_values = {

@@ -1,4 +1,4 @@
-"""The response to Ctrl-C during a run of a flow."""
+"""Handling of Ctrl-C during a run of a flow."""
 
 from __future__ import annotations
 
@@ -27,14 +27,15 @@ _SHOW_CURSOR: Final = "\x1b[?25h"  # which progress bars hide
 
 @final
 class Interrupts:
-    """The response to Ctrl-C during a run.
+    """Handler of Ctrl-C during a run.
 
-    The first Ctrl-C cancels, which a server can delay; the second ends this process.
+    The first Ctrl-C cancels the build, which may take time. The second one ends this
+    process at once.
 
     The exception that Python raises for Ctrl-C can be lost: an import that runs a
-    callback, or C code of a library that calls Python, may swallow it or raise another
-    one. So the message comes from the handler itself, the build is
-    cancelled, and :attr:`has_begun` remembers it.
+    callback, or C code of a library that calls Python, may suppress it or raise another
+    exception. Therefore the handler itself prints the message, cancels the build and
+    sets :attr:`has_begun`.
 
     Attributes:
         server: Server that ends with this process; None as long as there is none.
@@ -49,14 +50,14 @@ class Interrupts:
         self._is_deferred = False
 
     def set_run(self, build_run: BuildRun) -> None:
-        """Have the first Ctrl-C cancel a build."""
+        """Set the build that the first Ctrl-C cancels."""
         self._run = build_run
         if self.has_begun:
             raise KeyboardInterrupt
 
     @contextmanager
     def deferred(self) -> Generator[None]:
-        """Have Ctrl-C raise its exception at the end of the context."""
+        """Delay the exception of Ctrl-C until the end of the context."""
         self._is_deferred = True
         try:
             yield
@@ -67,11 +68,11 @@ class Interrupts:
 
     @contextmanager
     def handled(self) -> Generator[None]:
-        """Answer Ctrl-C for as long as the context lasts.
+        """Handle Ctrl-C within the context.
 
-        A caller that handles Ctrl-C itself keeps its handler.
+        If the caller has a handler for Ctrl-C, it stays in place.
         """
-        # Signals reach the main thread alone, and only Python's default handler is
+        # Only the main thread receives signals, and only Python's default handler is
         # replaced.
         is_main = threading.current_thread() is threading.main_thread()
         handler = signal.getsignal(signal.SIGINT)
@@ -85,13 +86,13 @@ class Interrupts:
             signal.signal(signal.SIGINT, signal.default_int_handler)
 
     def _cancel(self, number: int, frame: object) -> None:
+        """Cancel the build: the handler of the first Ctrl-C."""
         if self.has_begun:
-            # A signal that arrives while this handler still answers the first one
-            # belongs to it.
+            # A signal that arrives while this handler runs counts as the same one.
             return
         self.has_begun = True
         if self._run is not None:
-            # Not here: this thread may hold the locks that it takes.
+            # In another thread, because this one may hold the locks that it takes.
             cancelling = threading.Thread(
                 target=self._run.cancel, name="cancel", daemon=True
             )
@@ -106,9 +107,9 @@ class Interrupts:
             raise KeyboardInterrupt
 
     def _end(self, number: int, frame: object) -> NoReturn:
+        """End this process: the handler of the second Ctrl-C."""
         try:
-            # A killed server needs no time to stop: whoever presses Ctrl-C twice wants
-            # no delay.
+            # A server is killed, because stopping it takes time.
             if self.server is not None:
                 self.server.kill()
             if self._cancelling is not None:
@@ -118,6 +119,6 @@ class Interrupts:
             shown_cursor = _SHOW_CURSOR if os.isatty(2) else ""
             os.write(2, f"{shown_cursor}{_ENDED}".encode())
         finally:
-            # The workers end with their parent. Nothing else may be waited for: threads
-            # of Prefect's least of all.
+            # The workers end with their parent. Nothing else is waited for, in
+            # particular no thread of Prefect.
             os._exit(termination.exit_code(CancelledError.exit_code))

@@ -1,10 +1,14 @@
-"""One run of a flow from a command: fast to its first unit, and nothing left behind.
+"""Run of a flow from a command, with a Prefect server that ends with the run.
 
-The order is the point. Where the version is there already, nothing is started. Else the
-server starts at once, in a process of its own, unless one runs already. It takes
-seconds; while it starts, this process imports Prefect, starts the workers and plans,
-and the flow then finds everything ready. So Prefect must not be imported here; its own
-temporary server would start only with the first flow, and would be waited for.
+The order of the steps keeps the start short:
+
+1. If the version exists already, nothing is started.
+2. Otherwise a server starts in a separate process, unless one is configured. This takes
+   some seconds.
+3. Meanwhile this process imports Prefect, starts the workers and plans the build.
+4. The flow runs as soon as the server answers.
+
+Prefect is not imported at the top of this module: the server must start first.
 """
 
 from __future__ import annotations
@@ -43,31 +47,29 @@ def launch(
     executor: ExecutorName | None = None,
     on_start: Callable[[], None] | None = None,
 ) -> BuildResult:
-    """Run the flow that a configuration is for, `tokenize` or `mix`.
+    """Run the flow of a configuration, `tokenize` or `mix`, and return its result.
 
-    The result is that of the build.
-
-    A version that is there already is found without a flow, unless a server is
-    configured, which is to have a record of every run. Call it from the main thread.
+    A version that exists already needs no flow, unless a server is configured: that
+    server then has a record of every run. The function is called from the main thread.
 
     Args:
         config: Path of a YAML file, name of one in ``deployments/``, or a mapping;
             None for the demo.
         overrides: Single values of the configuration, ``key=value``.
-        workers: Number of worker processes, None for one per core.
+        workers: Number of worker processes; None: one per core.
         on_event: Function that receives all events of the run, from several threads.
-        executor: Place where units run, None for this machine.
-        on_start: Function that is called once a flow is needed, before Prefect starts.
+        executor: Place where units run; None: this machine.
+        on_start: Function that is called before Prefect starts, if a flow is needed.
 
     Returns:
-        The result of the build.
+        Result of the build.
 
     Raises:
-        CancelledError: Ctrl-C, or the run was cancelled on the server. It can be
-            resumed.
+        CancelledError: Ctrl-C was pressed, or the run was cancelled on the server. The
+            run can be resumed.
         TokenlakeError: The run failed.
     """
-    # Settings that the user has made stay as they are.
+    # Settings of the user take precedence.
     settings = {
         key: value for key, value in CLIENT_SETTINGS.items() if key not in os.environ
     }
@@ -105,8 +107,7 @@ def launch(
     except KeyboardInterrupt:
         raise CancelledError(_RESUMES) from None
     except Exception:
-        # The exception of a Ctrl-C becomes another one where it falls into a callback
-        # of C code.
+        # The exception of Ctrl-C may become another one in a callback of C code.
         if interrupts.has_begun:
             raise CancelledError(_RESUMES) from None
         raise
@@ -115,7 +116,10 @@ def launch(
 def _finished(
     config: str, overrides: Sequence[str], on_event: Watcher | None
 ) -> BuildResult | None:
-    """Return the result of the same configuration, None if a flow must look."""
+    """Return the result of an earlier run of the same configuration.
+
+    The result is None if a flow is needed.
+    """
     with _no_collection():
         from tokenlake.config.load import load_config
         from tokenlake.etl.run_log import asked_before
@@ -136,9 +140,9 @@ def _finished(
 def _server(
     url: str | None, interrupts: Interrupts
 ) -> Generator[EmbeddedServer | None]:
-    """Provide a server of the run's own for as long as the context lasts.
+    """Provide a server for the run within the context.
 
-    It is None where one is configured.
+    It is None if a server is configured.
     """
     if url is not None:
         yield None
@@ -156,7 +160,7 @@ def _server(
 def _environment(values: Mapping[str, str]) -> Generator[None]:
     """Set environment variables, and restore them at the end of the context.
 
-    A second run must not take this one's values for the user's.
+    Otherwise a second run would take these values for settings of the user.
     """
     former_values = {key: os.environ.get(key) for key in values}
     os.environ.update(values)
@@ -171,10 +175,10 @@ def _environment(values: Mapping[str, str]) -> Generator[None]:
 
 @contextmanager
 def _no_collection() -> Generator[None]:
-    """Turn garbage collection off.
+    """Turn garbage collection off within the context.
 
-    Imports make many objects and no garbage; looking for it meanwhile costs a tenth of
-    the time.
+    Imports create many objects and no garbage. Collections would take a tenth of their
+    time.
     """
     is_enabled = gc.isenabled()
     gc.disable()
@@ -182,6 +186,6 @@ def _no_collection() -> Generator[None]:
         yield
     finally:
         if is_enabled:
-            # The objects of the imports stay: they are never looked at again.
+            # Later collections skip the objects of the imports, which stay in memory.
             gc.freeze()
             gc.enable()

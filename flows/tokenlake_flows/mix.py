@@ -1,4 +1,4 @@
-"""The flow `mix`: sources are mixed by weight into a new, verified version."""
+"""Flow `mix`, which mixes sources by weight into a new, verified version."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
-"""The names of flow runs.
+"""Names of flow runs.
 
-A run of a build is named after the version that it builds, in place of the name that it
-was created with.
+A run of a build is renamed after the version that it builds.
 """
 
 from __future__ import annotations
@@ -14,13 +13,13 @@ from prefect.context import FlowRunContext
 from prefect.runtime import flow_run
 
 
-def run_name(of: Callable[[dict[str, Any]], str]) -> Callable[[], str]:
-    """Return a function that names the runs of a flow.
+def run_name(name_of: Callable[[dict[str, Any]], str]) -> Callable[[], str]:
+    """Return a function that names the current run of a flow.
 
     Args:
-        of: Function that makes a name of a run's parameters.
+        name_of: Function of the parameters of a run that returns its name.
     """
-    return lambda: of(flow_run.parameters or {})
+    return lambda: name_of(flow_run.parameters or {})
 
 
 def call_run(version: str) -> None:

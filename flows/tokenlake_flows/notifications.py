@@ -1,10 +1,10 @@
-"""Messages about failed runs and damaged versions, sent by automations of the server.
+"""Messages about failed runs and damaged versions.
 
-They call a webhook.
+Automations of the Prefect server send them to a webhook.
 
 ``python -m tokenlake_flows.notifications https://hooks.example.org/tokenlake`` creates
-both, or changes those that are there. It needs a server, and no worker: the server
-itself sends them.
+the automations, or replaces those that exist. It needs a server and no worker: the
+server itself sends the messages.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from tokenlake.errors import ConfigError
 from tokenlake.runs.request import DEPLOYMENTS
 from tokenlake_flows.settings import configured_api_url
 
-#: Name of the block that holds the URL, which may be a secret.
 BLOCK: Final = "tokenlake"
+"""Name of the block that holds the URL, which may be a secret."""
 
 _FILE: Final = DEPLOYMENTS / "automations" / "notify.yaml"
 _WEBHOOK: Final = "WEBHOOK"
 
 
 def notify(url: str) -> list[str]:
-    """Have messages sent to a URL.
+    """Create the automations that send messages to a URL.
 
     Args:
         url: URL of a webhook, http or https.
@@ -41,9 +41,9 @@ def notify(url: str) -> list[str]:
         Names of the automations.
 
     Raises:
-        ConfigError: The URL is not one of http or https, or there is no server.
+        ConfigError: The URL is not one of http or https, or no server is configured.
     """
-    # The URL may be a secret, so that a message shows its scheme alone.
+    # The URL may be a secret, so that a message shows only its scheme.
     url_parts = urlsplit(url)
     if url_parts.scheme not in ("http", "https") or not url_parts.hostname:
         received = "not a text"
@@ -75,7 +75,7 @@ def notify(url: str) -> list[str]:
 
 
 def main(arguments: list[str]) -> int:
-    """Say which automations were created; return 2 for a wrong argument."""
+    """Create the automations, print their names, and return the exit code."""
     if set(arguments) & {"-h", "--help"}:
         sys.stdout.write(f"{cleandoc(__doc__ or '')}\n")
         return 0

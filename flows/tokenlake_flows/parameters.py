@@ -13,8 +13,8 @@ from tokenlake.config.stages import PackStageConfig, TokenizeStageConfig
 from tokenlake.etl.executors import EXECUTOR_NAMES
 from tokenlake.runs.request import known_configurations
 
-# None is accepted, too. The schemas leave it out, so that the form which starts a run
-# has plain fields.
+# The parameters accept None. The schemas leave it out, so that the form that starts a
+# run has simple fields.
 
 _TEXTS = {"type": "array", "items": {"type": "string"}}
 _FILES = {"anyOf": [{"type": "string"}, _TEXTS]}
@@ -46,7 +46,7 @@ Splits: TypeAlias = Annotated[
 
 
 def _one_of(section: type[BaseModel], key: str) -> Any:
-    """Return the choices of a key of a configuration as a dropdown.
+    """Return the schema of a dropdown with the choices of a key of a configuration.
 
     It may stay empty.
     """
@@ -77,16 +77,16 @@ Reference: TypeAlias = Annotated[
 def present_value(
     former_name: str, former_value: str | None, name: str, value: str | None
 ) -> str | None:
-    """Return the value of a parameter that may be given by its former name.
+    """Return the value of a parameter that may be set by its former name.
 
-    The log of the run mentions the former name.
+    The former name is logged as a warning.
 
     Args:
         former_name: Former name of the parameter.
-        former_value: Value under that name; empty or None if it is not given.
+        former_value: Value under that name; empty or None if it is not set.
         name: Name of the parameter.
         value: Value of the parameter, which takes precedence; empty or None if it is
-            not given.
+            not set.
     """
     if former_value:
         get_run_logger().warning(renaming_note(former_name, name))

@@ -1,4 +1,4 @@
-"""The build run that a command has prepared for the flow that it calls."""
+"""Build run that a command has prepared for the flow that it calls."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from contextvars import ContextVar
 from tokenlake.runs.build_run import BuildRun
 
 # Parameters of a flow must be JSON, so a build run cannot be one. A context variable
-# holds it for the one call that is made with it; every other run finds none and starts
-# its own.
+# holds it during the call of the flow. In any other run the variable is None, and the
+# flow starts a build run itself.
 _PREPARED: ContextVar[BuildRun | None] = ContextVar("tokenlake_build_run", default=None)
 
 

@@ -1,4 +1,4 @@
-"""The progress of a build as an artifact of its flow run."""
+"""Progress of a build, as an artifact of its flow run."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ EVERY_SECONDS: Final = 10.0
 def progress_shown(build_run: BuildRun, key: str) -> Generator[None]:
     """Keep a progress artifact of the flow run up to date during a build.
 
-    The builds of a mixture's sources have no artifact of their own: that of the mixture
-    includes them.
+    The artifact of a mixture includes the builds of its sources, which therefore have
+    none.
     """
-    # A build below another one is a part of the progress that is shown already.
+    # The build of a source: the artifact of the mixture shows its progress.
     if build_run.is_part:
         yield
         return
@@ -55,7 +55,8 @@ def progress_shown(build_run: BuildRun, key: str) -> Generator[None]:
     updates.start()
     prefix = "stopped at "
     reason = ""
-    # The line stays on the page of the run: a stop keeps its percentage and reason.
+    # The last line stays on the page of the run. After a failure it has the percentage
+    # and the reason.
     try:
         yield
         prefix = ""
@@ -100,7 +101,7 @@ def _update_artifact(
     prefix: str = "",
     reason: str = "",
 ) -> None:
-    # The server may be unreachable for a moment, and nothing depends on an update.
+    # The server may not answer for a moment, and nothing depends on an update.
     with suppress(httpx.HTTPError, ObjectNotFound):
         description = f"{progress_line(tallies, prefix)}{reason}"
         update = ArtifactUpdate(

@@ -1,4 +1,4 @@
-"""The flow `push`: a version goes to the Hugging Face Hub."""
+"""Flow `push`, which uploads a version to the Hugging Face Hub."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def push(
         strict: Refuse to push if sampled rows contain strings that look like secrets.
     """  # noqa: E501 - a line break here is a line break in the form
     try:
-        # Checked before anything is read: the store, the repository and the token may
-        # each be outside of the worker's bounds.
+        # The bounds of the worker are checked before anything is read: they may exclude
+        # the store, the repository or the token.
         address = store or default_store()
         bounds = bounds_of_run()
         bounds.require(policy.check_store, address, {})

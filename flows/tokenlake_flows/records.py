@@ -1,6 +1,6 @@
 """Records of runs on the server of a command.
 
-They are flushed before the server stops, and deleted when they are old.
+They are saved before the server stops. Old ones are deleted.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ _DRAIN_SECONDS: Final = 3.0
 """Longest time for the records of a finished run to reach the database."""
 
 KEPT_RUNS: Final = 100
-"""Number of finished runs that the database of an embedded server keeps. Each has up
-to 276 task runs of 20 kB.
+"""Number of finished runs that the database of an embedded server keeps.
+
+Each has up to 276 task runs of 20 kB.
 """
 
 _FORGOTTEN_AT_ONCE: Final = 10
@@ -48,8 +49,8 @@ def drain(state: State[Any], client: SyncPrefectClient) -> None:
         for task_run in task_runs:
             if task_run.state is None or not task_run.state.is_final():
                 is_final = False
-        # Records arrive one by one: two equal counts in a row mean that no more are on
-        # their way.
+        # Records arrive one by one. Two equal counts in a row mean that all have
+        # arrived.
         if is_final and len(task_runs) == count_before:
             return
         count_before = len(task_runs)
@@ -68,10 +69,14 @@ def _task_runs(flow_run: UUID, client: SyncPrefectClient) -> list[TaskRun]:
     return client.read_task_runs(flow_run_filter=filters.FlowRunFilter(id=run_ids))
 
 
-def forget_old_runs(client: SyncPrefectClient, kept: int = KEPT_RUNS) -> None:
-    """Delete our oldest finished runs beyond the newest ``kept``, a few at a time.
+def forget_old_runs(client: SyncPrefectClient, keep: int = KEPT_RUNS) -> None:
+    """Delete the oldest finished runs of commands, a few at a time.
 
-    Runs of deployments stay.
+    Runs of deployments are not deleted.
+
+    Args:
+        client: Client of the server.
+        keep: Number of newest runs to keep.
     """
     ours = filters.FlowFilter(
         name=filters.FlowFilterName(any_=[tokenize.name, mix.name])
@@ -86,15 +91,15 @@ def forget_old_runs(client: SyncPrefectClient, kept: int = KEPT_RUNS) -> None:
     # time, so that no run waits long for its end.
     page: dict[str, Any] = {
         "sort": FlowRunSort.END_TIME_DESC,
-        "offset": kept,
+        "offset": keep,
         "limit": _FORGOTTEN_AT_ONCE,
     }
     old = client.read_flow_runs(flow_filter=ours, flow_run_filter=finished, **page)
     for run in old:
-        # Another project's flow may have the same name, but not these parameters.
+        # A flow of another project may have the same name, but not these parameters.
         if not {"config", "workers", "overrides"} <= run.parameters.keys():
             continue
-        # Deleting a run leaves its artifacts behind.
+        # The server does not delete the artifacts of a deleted run.
         only_this_run = filters.FlowRunFilter(id=filters.FlowRunFilterId(any_=[run.id]))
         for artifact in client.read_artifacts(flow_run_filter=only_this_run):
             client.delete_artifact(artifact.id)

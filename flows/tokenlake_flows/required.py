@@ -1,11 +1,9 @@
-"""Flows for deployments whose configuration leaves something open.
+"""Flows for deployments whose configuration does not name all inputs.
 
-The form marks such parameters as required.
-
-The form that starts a run is made of a flow's signature, and a deployment cannot change
-it. So a deployment that needs an input names a flow of its own here. It has the name,
-the code and the parameters of the flow that it is made of, and some of them have no
-default::
+The form that starts a run follows from the signature of the flow, and a deployment
+cannot change it. Such a deployment therefore uses a flow of this module. It has the
+name, the code and the parameters of another flow, but some parameters have no default,
+and the form marks them as required::
 
     tokenize        config = "", data_files = "", ...      demo: everything is in the configuration
     tokenize_files  data_files, config = "", ...           llama2-2048: Prefect asks for `data_files`
@@ -25,14 +23,14 @@ from tokenlake_flows.mix import mix
 from tokenlake_flows.tokenize import tokenize
 
 
-def requiring(whole: Flow[..., Any], *names: str) -> Flow[..., Any]:
-    """Return a flow like another one, without a default for some parameters.
+def requiring(original: Flow[..., Any], *names: str) -> Flow[..., Any]:
+    """Return a copy of a flow, without a default for some parameters.
 
     Args:
-        whole: The flow.
-        names: Names of the parameters that must be given.
+        original: Flow to copy.
+        names: Names of the required parameters.
     """
-    function: Callable[..., Any] = whole.fn
+    function: Callable[..., Any] = original.fn
     signature = inspect.signature(function, eval_str=True)
     required: list[inspect.Parameter] = []
     optional: list[inspect.Parameter] = []
@@ -50,15 +48,15 @@ def requiring(whole: Flow[..., Any], *names: str) -> Flow[..., Any]:
     # Parameters without a default come first, as in every signature.
     call_signature = signature.replace(parameters=[*required, *optional])
     call.__signature__ = call_signature  # pyright: ignore[reportAttributeAccessIssue] - Prefect reads it
-    options: Any = {"flow_run_name": whole.flow_run_name, "persist_result": False}
-    return flow(name=whole.name, **options)(call)
+    options: Any = {"flow_run_name": original.flow_run_name, "persist_result": False}
+    return flow(name=original.name, **options)(call)
 
 
 tokenize_files = requiring(tokenize, "data_files")
-"""The flow `tokenize` of a configuration without data."""
+"""Flow `tokenize` for a configuration without data."""
 
 mix_files = requiring(mix, "data_files", "tokenizer")
-"""The flow `mix` of a configuration without data and without a tokenizer."""
+"""Flow `mix` for a configuration without data and without a tokenizer."""
 
 clean_config = requiring(clean, "config")
-"""The flow `clean`, whose configuration must have a section `clean`."""
+"""Flow `clean`, whose configuration must have a section `clean`."""

@@ -1,4 +1,4 @@
-"""The Prefect server of one run: a process of its own, which ends with this one.
+"""Prefect server of one run, in a separate process that ends with this one.
 
 Its program is :mod:`tokenlake_flows.server_process`.
 """
@@ -20,32 +20,43 @@ from tokenlake import errors
 from tokenlake.errors import TokenlakeError
 from tokenlake_flows.settings import is_healthy
 
-#: Seconds for a server to start; the first start on an empty home makes its database.
 STARTUP_SECONDS: Final = 120.0
-_STOP_SECONDS: Final = 8.0  # for a server to end before it is killed
-_MOST_STARTS: Final = 4  # of a server in one run
-CHECK_SECONDS = 5.0  # between two health checks
-ANSWER_SECONDS = 10.0  # for the answer to one
-# Checks in a row that nobody answers before a server is taken for frozen, and killed.
-_MOST_MISSED: Final = 3
+"""Longest time for a server to start. The first start creates its database."""
 
-#: Settings of Prefect for its client and our own server. Settings of the user stay.
+_STOP_SECONDS: Final = 8.0
+"""Longest time for a server to end before it is killed."""
+
+_MOST_STARTS: Final = 4
+"""Largest number of times that a server is started in one run."""
+
+CHECK_SECONDS = 5.0
+"""Time between two health checks."""
+
+ANSWER_SECONDS = 10.0
+"""Longest time for the answer to a health check."""
+
+_MOST_MISSED: Final = 3
+"""Number of failed health checks in a row after which a server is killed."""
+
 CLIENT_SETTINGS: Final = {
     "DO_NOT_TRACK": "1",
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
     "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": str(int(STARTUP_SECONDS)),
-    # Progress bars own the terminal; everything still goes to the run's log on the
-    # server.
+    # The terminal shows progress bars; messages go to the log of the run on the server.
     "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "CRITICAL",
 }
+"""Settings of Prefect's client and of the server. Settings of the user replace them."""
+
 _SERVER_SETTINGS: Final = {
     "PREFECT__SERVER_EPHEMERAL": "1",
     "PREFECT__SERVER_FINAL": "1",
     "PREFECT_UI_ENABLED": "false",
-    # Block types are registered by `prefect server start`; here nobody browses them.
+    # `prefect server start` registers block types for its user interface; there is none
+    # here.
     "PREFECT_SERVER_REGISTER_BLOCKS_ON_START": "false",
     "PREFECT_SERVER_MEMOIZE_BLOCK_AUTO_REGISTRATION": "false",
-    # Written one by one, task runs lag behind a fast flow and are lost at its end.
+    # If they were written one by one, the last task runs of a fast flow would be lost
+    # at its end.
     "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_BATCH_SIZE": "200",
     "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_READ_BATCH_SIZE": "200",
     "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_FLUSH_INTERVAL": "1",
@@ -56,12 +67,11 @@ _SERVER_SETTINGS: Final = {
 
 @final
 class EmbeddedServer:
-    """A Prefect server on loopback that ends when this process does.
+    """Prefect server on loopback that ends when this process ends.
 
-    A server that dies, or no longer answers, is replaced on the same socket: a run of
-    hours must not fail, or hang on its last events, because the machine was short of
-    memory for a moment. Other users of the machine reach the socket, too; a password
-    that is drawn for each run keeps them out.
+    A server that dies or no longer answers is replaced on the same socket, so that a
+    long run does not fail when the machine is short of memory for a moment. Other users
+    of the machine can reach the socket; a random password for each run keeps them out.
 
     Attributes:
         api_url: Address of its API.
@@ -69,8 +79,8 @@ class EmbeddedServer:
     """
 
     def __init__(self) -> None:
-        # The socket is opened here, once: a port is never free for another process, and
-        # requests wait in its queue while a server starts.
+        # The socket is opened once, in this process: no other process can take the
+        # port, and requests wait in its queue while a server starts.
         self._listening = socket.create_server(("127.0.0.1", 0))
         self.api_url = f"http://127.0.0.1:{self._listening.getsockname()[1]}/api"
         self._password = f"tokenlake:{secrets.token_urlsafe(32)}"
@@ -92,8 +102,8 @@ class EmbeddedServer:
         """Return :attr:`access` when the server answers.
 
         Raises:
-            TokenlakeError: It ended instead, or did not answer in time; the message
-                has the end of its output.
+            TokenlakeError: The server ended, or did not answer in time. The message has
+                the end of its output.
         """
         self._settled.wait()
         if not self._came_up:
@@ -106,17 +116,16 @@ class EmbeddedServer:
         return self.access
 
     def stop(self) -> None:
-        """End the server politely, and after some seconds anyway.
+        """Stop the server, and kill it if that takes too long.
 
-        A server that is still starting is ended at once.
+        A server that is still starting is killed at once.
         """
         if not self._came_up:
-            # It is importing Prefect and holds nothing yet, and it would take seconds
-            # to notice that it is to end.
+            # It is importing Prefect and has no data yet. It would take seconds to
+            # react to a request to stop.
             self.kill()
             self._process.wait()
-            # Where nobody listens any more, the question for its health is answered at
-            # once: there is no server.
+            # A health check that waits in the queue of the socket then fails at once.
             self._listening.close()
         self._end()
         self._log.close()
@@ -124,7 +133,7 @@ class EmbeddedServer:
     def kill(self) -> None:
         """End the server at once.
 
-        Any thread or a signal's handler may call it.
+        Any thread and a signal handler may call this method.
         """
         self._stopping = True
         self._process.kill()
@@ -141,7 +150,7 @@ class EmbeddedServer:
             **user_settings,
             # The server's own messages matter only when it fails.
             "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "NOTSET",
-            # Not on the command line, which everybody on the machine can read.
+            # All users of the machine can read the command line, but not this.
             "PREFECT_SERVER_API_AUTH_STRING": self._password,
             "PYTHONPATH": _python_path(),
         }
@@ -158,7 +167,7 @@ class EmbeddedServer:
             stderr=self._log,
             pass_fds=[self._listening.fileno()],
             env=environment,
-            # Ctrl-C reaches the parent alone, which still has states to report.
+            # Ctrl-C then reaches this process only, which reports states to the server.
             start_new_session=True,
         )
 
@@ -169,8 +178,7 @@ class EmbeddedServer:
         """
 
         def answers() -> bool:
-            # Until the server is up, the request waits in the socket's queue: it is
-            # answered at once then.
+            # The request waits in the queue of the socket until the server has started.
             with suppress(OSError):
                 return is_healthy(self.api_url, ANSWER_SECONDS)
             return False
@@ -209,10 +217,10 @@ class EmbeddedServer:
         return True
 
     def _start_again(self) -> bool:
-        """Replace the server that ended.
+        """Replace the server that ended, and return whether there is a new one.
 
-        It is not replaced where nobody needs it, or it said itself that it cannot
-        start.
+        A server that was stopped, or that reported that it cannot start, is not
+        replaced.
         """
         with self._lock:
             refuses = self._process.returncode > 0 and not self._came_up
@@ -238,7 +246,7 @@ def _close_input(process: subprocess.Popen[bytes]) -> None:
 
 
 def _python_path() -> str:
-    """Return where this package and the library are, then the user's entries."""
+    """Return the folders of this package and the library, then the user's entries."""
     packages: list[str] = []
     for file in (__file__, errors.__file__):
         packages.append(str(Path(file).resolve().parents[1]))

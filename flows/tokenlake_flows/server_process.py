@@ -1,4 +1,4 @@
-"""The program of a run's own Prefect server; see :mod:`tokenlake_flows.server`."""
+"""Program of the Prefect server of a run; see :mod:`tokenlake_flows.server`."""
 
 from __future__ import annotations
 
@@ -17,28 +17,32 @@ from typing import Any, Final
 
 from tokenlake_flows.settings import import_prefect
 
-#: Seconds that a polite stop may take before the process ends itself.
 _END_SECONDS: Final = 5.0
+"""Longest time for a regular stop, after which the process ends at once."""
+
 _PR_SET_PDEATHSIG: Final = 1
+"""Option of Linux: the signal that a process receives when its parent ends."""
 
 
 def serve() -> None:
-    """Serve on the socket whose descriptor is the only argument.
+    """Serve on the socket whose file descriptor is the only argument.
 
-    The parent opened it, so that no port is raced for.
+    The parent process opened the socket.
 
-    The process lives exactly as long as its standard input: the parent holds the other
-    end, and the kernel closes it however the parent ends. On Linux the kernel also
-    kills the process then, should it be stopped or stuck.
+    The process ends at the end of its standard input. The parent holds the other end of
+    this pipe, and the kernel closes it however the parent ends. On Linux the kernel
+    also kills this process when the parent ends, in case it is stopped or does not
+    react.
     """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     os.umask(0o077)  # the database holds Secret blocks, and their key
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    # Imports make millions of objects and no garbage; collecting meanwhile costs a
-    # tenth of the start.
+    # Imports create millions of objects and no garbage. Collections would take a tenth
+    # of the start.
     gc.disable()
-    # Here and not above: these take seconds, in which the parent may already have gone.
+    # These imports take seconds. The parent may end meanwhile, so that they come after
+    # the thread that notices it.
     import_prefect()
     import uvicorn
     from fastapi.middleware.cors import CORSMiddleware
@@ -48,15 +52,15 @@ def serve() -> None:
 
     class Server(uvicorn.Server):
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-            with _alone(PREFECT_HOME.value()):
+            with _home_locked(PREFECT_HOME.value()):
                 await super().startup(sockets)
             gc.freeze()
             gc.enable()
 
     app = create_app()
     close_pages(app)
-    # Prefect lets pages of every origin read its answers, and answers to every name:
-    # here no browser calls.
+    # Prefect allows pages of every origin to read its answers, and requests by any host
+    # name. No browser uses this server, so neither is allowed.
     middleware: list[Any] = []
     for entry in app.user_middleware:
         if entry.cls is not CORSMiddleware:
@@ -70,13 +74,13 @@ def serve() -> None:
 
 
 def close_pages(app: Any) -> None:
-    """Leave of Prefect's server the API alone, without the pages that describe it.
+    """Remove all routes of Prefect's server except the API.
 
-    FastAPI serves ``/docs``, ``/redoc`` and ``/openapi.json`` in each application; the
-    outer ones ask for no password.
+    FastAPI serves the pages ``/docs``, ``/redoc`` and ``/openapi.json`` in each
+    application, and those of the outer one need no password.
 
     Args:
-        app: The application of ``create_app``; the API is mounted in it by the name
+        app: Application of ``create_app``; the API is mounted in it by the name
             ``api``.
     """
     api_mounts: list[Any] = []
@@ -100,10 +104,10 @@ def close_pages(app: Any) -> None:
 
 
 @contextmanager
-def _alone(home: Path) -> Generator[None]:
-    """Hold the home's lock.
+def _home_locked(home: Path) -> Generator[None]:
+    """Hold the lock of Prefect's home folder within the context.
 
-    Two servers that migrate one new database at a time both fail.
+    Two servers that migrate a new database at the same time would both fail.
     """
     home.mkdir(parents=True, exist_ok=True)
     with (home / "tokenlake-server.lock").open("wb") as lock:
@@ -113,11 +117,11 @@ def _alone(home: Path) -> Generator[None]:
 
 def _end_with_parent() -> None:
     """Wait for the end of the standard input, then end this process."""
-    # Not through sys.stdin: its lock, held by a thread, makes an interpreter that wants
-    # to end abort.
+    # The descriptor is read directly: an interpreter that ends aborts if a thread holds
+    # the lock of sys.stdin.
     while os.read(0, 1024):
         pass
-    # Politely first, so that the database is closed well.
+    # A regular stop first, which closes the database.
     os.kill(os.getpid(), signal.SIGTERM)
     threading.Event().wait(_END_SECONDS)
     os._exit(1)

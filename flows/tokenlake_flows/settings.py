@@ -1,8 +1,8 @@
 """Prefect's settings, read without importing Prefect, and the import itself.
 
 Settings come from the environment and the user's profile. Prefect itself also reads
-`.env`, prefect.toml and pyproject.toml of the working directory, which may hold
-anybody's data, and one of the settings names a file with code to run.
+`.env`, prefect.toml and pyproject.toml of the working directory. They may be files of
+other people, and one of the settings names a file with code to run.
 :func:`import_prefect` keeps Prefect from reading these files.
 """
 
@@ -22,23 +22,21 @@ from urllib.parse import urlsplit
 
 from tokenlake.errors import ConfigError
 
-#: Seconds for a running server to answer.
 _ANSWER_SECONDS: Final = 5.0
+"""Longest time for a running server to answer."""
 
 
 def configured_api_url() -> str | None:
     """Return the server that the environment or the active profile names.
 
-    It is found without importing Prefect.
-
-    Prefect takes a second to import; whether a server of our own must be started has to
-    be known before.
+    Prefect is not imported, because that takes a second: the server of a run must start
+    before it, if none is configured.
 
     Returns:
-        URL of its API, None where no server is named.
+        URL of the API of the server; None if no server is named.
 
     Raises:
-        ConfigError: It is named but does not answer.
+        ConfigError: The server does not answer.
     """
     for setting_name, url in _named_servers():
         reason = "its health check fails"
@@ -55,10 +53,13 @@ def configured_api_url() -> str | None:
 
 
 def _named_servers() -> Iterator[tuple[str, str]]:
-    """Yield where a server's address is set, and the address, in Prefect's order."""
+    """Yield the names of settings with a server's address, and the address.
+
+    The order is that of their precedence in Prefect.
+    """
     key = "PREFECT_API_URL"
     if key in os.environ:
-        # Set but empty is Prefect's way to say: none, whatever the profile says.
+        # An empty variable stands for no server, also if the profile names one.
         if os.environ[key]:
             yield key, os.environ[key]
         return
@@ -81,7 +82,8 @@ def prefect_home() -> Path:
 
 
 def _expanded(path: str) -> str:
-    # Unlike pathlib, it leaves a path alone whose user has no home.
+    """Return a path with `~` replaced by the home folder."""
+    # Unlike pathlib, it returns the path unchanged if the user has no home.
     return os.path.expanduser(path)  # noqa: PTH111
 
 
@@ -97,13 +99,13 @@ def require_prefect_home() -> None:
     """Create the folder that the server of a run needs.
 
     Raises:
-        ConfigError: It cannot be created, or not be written.
+        ConfigError: The folder cannot be created or written.
     """
     home = prefect_home()
     try:
         home.mkdir(parents=True, exist_ok=True)
-        # Whether a file can be made says only an attempt: permissions do not know of
-        # file systems that are read-only.
+        # Only an attempt shows whether a file can be created: permissions say nothing
+        # about read-only file systems.
         with tempfile.TemporaryFile(dir=home):
             pass
     except OSError as error:
@@ -115,10 +117,11 @@ def require_prefect_home() -> None:
 
 
 def import_prefect() -> None:
-    """Import Prefect in an empty folder, so that files of this one do not configure it.
+    """Import Prefect in an empty folder.
 
-    The first import reads the settings, once for the whole process. A process that has
-    imported Prefect before keeps its settings.
+    Files of the working directory then do not configure it. The first import reads the
+    settings, once for the whole process. A process that has imported Prefect before
+    keeps its settings.
     """
     working_folder = Path.cwd()
     with TemporaryDirectory() as empty:
@@ -131,7 +134,7 @@ def import_prefect() -> None:
 
 
 def _lookup(table: Mapping[str, Any], *keys: str) -> str | None:
-    """Return the text at a path of keys; None where there is none, or an empty one."""
+    """Return the text at a path of keys; None if it is missing or empty."""
     value: Any = table
     for key in keys:
         value = value.get(key) if isinstance(value, Mapping) else None
@@ -139,10 +142,14 @@ def _lookup(table: Mapping[str, Any], *keys: str) -> str | None:
 
 
 def is_healthy(api_url: str, seconds: float) -> bool:
-    """Say whether a server answers that it is well.
+    """Return whether the health check of a server succeeds.
+
+    Args:
+        api_url: URL of its API.
+        seconds: Longest time for the answer.
 
     Raises:
-        OSError: Nobody answers.
+        OSError: The server does not answer.
     """
     url = urlsplit(api_url)
     connect = http.client.HTTPConnection
@@ -151,7 +158,7 @@ def is_healthy(api_url: str, seconds: float) -> bool:
     connection = connect(url.hostname or "", url.port, timeout=seconds)
     try:
         connection.request("GET", f"{url.path.rstrip('/')}/health")
-        # A server that wants a password is a server that is there.
+        # A server that requires a password is running.
         return connection.getresponse().status in {200, 401, 403}
     except http.client.HTTPException as cause:
         raise OSError(f"not an HTTP server: {cause!r}") from cause

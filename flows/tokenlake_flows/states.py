@@ -1,4 +1,4 @@
-"""The state that a run ends in, with the reason if it was cancelled or failed."""
+"""Final state of a flow run, with the reason if it was cancelled or failed."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from tokenlake_tasks.assets import artifact_key
 
 
 def result_of_flow(state: State[Any]) -> Any:
-    """Return the result of a flow that another one called.
+    """Return the result of a flow that another flow called.
 
     Raises:
-        CancelledError: It was cancelled, and its caller ends so, too.
-        TokenlakeError: It failed.
+        CancelledError: The flow was cancelled; the calling flow is cancelled as well.
+        TokenlakeError: The flow failed.
     """
     if state.is_cancelled():
         raise CancelledError(state.message or "cancelled")
@@ -32,9 +32,9 @@ def result_of_flow(state: State[Any]) -> Any:
 
 
 def show_failure(name: str, error: TokenlakeError) -> None:
-    """Publish why a run failed as an artifact of it.
+    """Publish the reason for a failure as an artifact of the run.
 
-    The page of a run shows its artifacts first, not its logs.
+    The page of a run shows its artifacts before its logs.
 
     Args:
         name: Name of the build, for the key of the artifact.
@@ -51,7 +51,7 @@ def show_failure(name: str, error: TokenlakeError) -> None:
     lines.append(
         "Finished units are kept: a run with the same parameters resumes the build."
     )
-    # The server itself may have failed; the state of the run says the same.
+    # The server itself may have failed. The state of the run has the same message.
     with suppress(httpx.HTTPError):
         create_markdown_artifact(
             "\n".join(lines),
@@ -63,8 +63,8 @@ def show_failure(name: str, error: TokenlakeError) -> None:
 def final_state(error: KeyboardInterrupt | TokenlakeError) -> State[Any]:
     """Return the state of a run that ended with an error.
 
-    It is Cancelled for Ctrl-C and for CancelledError (the Cancel button), and Failed for
-    any other error. The state has one message and no traceback.
+    It is Cancelled for Ctrl-C and for CancelledError (the Cancel button), and Failed
+    for any other error. The state has one message and no traceback.
     """
     if isinstance(error, KeyboardInterrupt | CancelledError):
         message = "Cancelled. Finished units are kept, and a run with the same parameters resumes the build."
@@ -75,27 +75,24 @@ def final_state(error: KeyboardInterrupt | TokenlakeError) -> State[Any]:
     return Failed(data=error, message=message)
 
 
-#: Mistakes of a user: the message says all, and a traceback hides it.
-_MISTAKES: Final = (TokenlakeError, ParameterTypeError)
+_USER_ERRORS: Final = (TokenlakeError, ParameterTypeError)
+"""Errors whose message explains everything. A traceback would hide it."""
 
 
-def _plain(record: logging.LogRecord) -> bool:
-    """Shorten or drop a message of Prefect about an error that is no defect.
+def _filter_user_errors(record: logging.LogRecord) -> bool:
+    """Return whether a message of Prefect is logged, and remove its traceback.
 
-    Prefect logs when a task raises, and when a deployment's run has failed. A task that
-    fails on purpose says so in its message. How a flow ended is in its log already,
-    when its process ends with the same error.
-
-    Returns:
-        Whether the record is logged.
+    Prefect logs the traceback of an error that a task raises, and logs an error again
+    when the run of a deployment fails. Errors of users need no traceback, and the log
+    of the flow has them already.
     """
-    if record.exc_info and isinstance(record.exc_info[1], _MISTAKES):
+    if record.exc_info and isinstance(record.exc_info[1], _USER_ERRORS):
         if record.name == "prefect.flow_runs":
             return False
-        # The message stays, without the traceback.
+        # The message is logged without the traceback.
         record.exc_info = None
     return True
 
 
-logging.getLogger("prefect.task_runs").addFilter(_plain)
-logging.getLogger("prefect.flow_runs").addFilter(_plain)
+logging.getLogger("prefect.task_runs").addFilter(_filter_user_errors)
+logging.getLogger("prefect.flow_runs").addFilter(_filter_user_errors)

@@ -1,4 +1,4 @@
-"""The flow `tokenize`: raw text becomes a new, verified version of a dataset."""
+"""Flow `tokenize`, which turns raw text into a new, verified version of a dataset."""
 
 from __future__ import annotations
 
@@ -107,8 +107,8 @@ def build_version(build_run: BuildRun, after: Sequence[Any] = ()) -> Summary:
     Steps of a unit are load, tokenize or mix, pack and save.
 
     Args:
-        build_run: Engine of the run.
-        after: Futures and states that come before, for the arrows of the graph.
+        build_run: Build run.
+        after: Futures and states of earlier steps, for the arrows of the graph.
 
     Returns:
         Summary of the version.
@@ -117,8 +117,8 @@ def build_version(build_run: BuildRun, after: Sequence[Any] = ()) -> Summary:
     version = planned.result()
     call_run(f"{version['dataset']} v{version['version']}")
 
-    # Every task waits for those before it by their futures, which are the arrows on the
-    # page of the run.
+    # Every task waits for the futures of the tasks before it. The page of the run shows
+    # these dependencies as arrows.
     units = build_all(build_run, after=[planned])
     last_future = submit_commit(build_run, after=[planned, *units])
     if build_run.config.has_exports:

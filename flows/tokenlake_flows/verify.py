@@ -1,4 +1,4 @@
-"""The flow `verify`: versions of datasets are compared with their manifests."""
+"""Flow `verify`, which compares versions of datasets with their manifests."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ from tokenlake_tasks.verify import (
 from tokenlake_tasks.verify import verify as verify_version
 
 Verified: TypeAlias = dict[str, Any]
-"""JSON-able: numbers of versions and bytes that were read."""
+"""Number of versions, and number of bytes that were read."""
 
 
-def _verified(parameters: dict[str, Any]) -> str:
+def _name_of_run(parameters: dict[str, Any]) -> str:
     """Return the name of a run, from the first three names of its parameters."""
     names = parameters.get("names") or ["all-versions"]
     ellipsis = " ..." if len(names) > 3 else ""
     return f"{', '.join(names[:3])}{ellipsis}"
 
 
-@flow(name="verify", flow_run_name=run_name(_verified), persist_result=False)
+@flow(name="verify", flow_run_name=run_name(_name_of_run), persist_result=False)
 def verify(
     names: Texts = (), store: Text = "", deep: bool = True, workers: Count = 0
 ) -> Verified | State[Any]:
@@ -54,11 +54,11 @@ def verify(
         opened = open_store(address)
         versions = committed_versions(Catalog(opened), names or ())
         threads = workers or available_cpus()
-        # One after the other: each takes all threads.
+        # Versions are verified one after the other, each by all threads.
         reports: list[VerifyReport] = []
         for dataset, version in versions:
             reports.append(verify_version(opened, dataset, version, deep, threads))
-        # The page of the run shows all findings; only then the run may fail.
+        # All findings are published before the run may fail.
         publish_findings(reports)
         require_undamaged(reports)
         return {

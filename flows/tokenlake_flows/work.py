@@ -1,4 +1,4 @@
-"""The flow `work`: units of a build that another run has planned."""
+"""Flow `work`, which builds units of a build that another run has planned."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from tokenlake_flows.states import final_state
 from tokenlake_tasks.bounds import bounds_of_run
 
 
-def _work_named(parameters: Mapping[str, Any]) -> str:
+def _name_of_run(parameters: Mapping[str, Any]) -> str:
     """Return the name of a run: its dataset and share."""
     return f"{parameters.get('name')} {parameters.get('share') or ''}".strip()
 
 
-@flow(name="work", flow_run_name=run_name(_work_named), persist_result=False)
+@flow(name="work", flow_run_name=run_name(_name_of_run), persist_result=False)
 def work(
     name: str,
     store: Text = "",
@@ -57,7 +57,7 @@ def work(
         part = parse_share(share or "0/1")
         patience = parse_duration(wait or "0")
         log = get_run_logger().info
-        # Processes start as they are needed: other runs may have built everything.
+        # Processes start when they are needed: other runs may have built all units.
         with local_pool(workers, started=1) as pool:
             units_built = join_build(
                 address,

@@ -1,12 +1,15 @@
-"""Runs of the deployment `work/units`, which build units that another run waits for.
+"""Runs of the deployment `work/units`, which build units for another run.
 
-The run that plans a build keeps a number of these runs going until no unit is left. It
-starts, checks and replaces them. Prefect's server notices a run that crashed, but keeps
-showing a run as running after its machine is gone. Therefore each run reports in the
-store that it is alive (:mod:`tokenlake.etl.shared_plan`). A run that is silent for too
-long counts as lost. The other runs build its units in any case; its replacement only
-restores the number of runs. If the run that plans is killed, its work runs continue,
-and the next run with the same parameters takes them over.
+The run that plans a build starts a number of these runs. It checks them, and replaces
+those that end, until no unit is left.
+
+Prefect's server notices a run that crashed, but it shows a run as running after its
+machine was lost. Therefore each run reports in the store that it is alive
+(:mod:`tokenlake.etl.shared_plan`). A run that does not report for too long counts as
+lost. The other runs build its units; a new run replaces it.
+
+If the run that plans is killed, its work runs continue, and the next run with the same
+parameters takes them over.
 """
 
 from __future__ import annotations
@@ -41,13 +44,15 @@ _CHECK_SECONDS: Final = 3.0
 """Seconds between two checks of the runs."""
 
 _PLAN_WAIT: Final = "10m"
-"""Longest wait of a run for the plan, which exists unless a new plan is about to
-replace it.
+"""Longest wait of a run for the plan.
+
+The plan is missing only while a new plan replaces it.
 """
 
 _MOST_FAILED: Final = 3
-"""Number of replacements of each run, without a unit built meanwhile, after which
-the build ends.
+"""Number of replacements of each run after which the build fails.
+
+The count begins again when a unit is built.
 """
 
 _SLOW_START: Final = 60.0
@@ -65,12 +70,10 @@ Log = Callable[[str], None]
 
 @final
 class WorkRuns:
-    """Keeps a number of runs of the deployment going while a run waits for its units.
-
-    It is a context manager.
+    """Context manager that runs the deployment while another run waits for its units.
 
     Args:
-        pool: Pool that the run waits with.
+        pool: Pool of the waiting run.
         count: Number of runs.
         workers: Number of worker processes in each run. 0: one per core.
         log: Function that logs a line. It is called for each run that starts or is
@@ -117,9 +120,9 @@ class WorkRuns:
                 self._end_run(client, run, failed=kind is not None)
 
     def _watch(self) -> None:
-        """Check the runs until the end.
+        """Check the runs until the context ends.
 
-        An error that no check can overcome ends the build.
+        A permanent error ends the build.
         """
         while not self._closed.wait(_CHECK_SECONDS):
             awaited = self._pool.awaited()
@@ -143,8 +146,8 @@ class WorkRuns:
                 # decide whether that is fatal.
                 continue
             except Exception as error:
-                # Without a watcher the run would wait for ever for workers that nobody
-                # replaces.
+                # Runs that end are not replaced any more, so that the build might wait
+                # for ever.
                 self._pool.give_up(
                     WorkerError(f"runs of {DEPLOYMENT} cannot be watched: {error!r}")
                 )
@@ -152,7 +155,7 @@ class WorkRuns:
 
     def _check_runs(self, client: SyncPrefectClient, awaited: Awaited) -> None:
         """Start the runs that are missing."""
-        # Another version, or another plan of it, has runs of its own.
+        # 1. Each version, and each plan of it, has its own runs.
         former_build = None
         if self._build is not None:
             former_build = (self._build.address, self._build.layout)
@@ -163,11 +166,12 @@ class WorkRuns:
             self._needed_since = time.monotonic()
         self._build = awaited
 
-        # Failures count only while no unit is built.
+        # 2. Failures count only while no unit is built.
         if awaited.left < self._fewest_left:
             self._failed_runs = 0
             self._fewest_left = awaited.left
 
+        # 3. The runs that are still active, and a note if none starts.
         active: list[FlowRun] = []
         for run in self._read_runs(client):
             if self._is_active(client, run, awaited):
@@ -182,7 +186,8 @@ class WorkRuns:
                 f"{numbers.plural(self._count, 'run')} beside this one"
             )
 
-        # Never more runs than units: a run without a unit would end at once.
+        # 4. New runs, at most one for each unit, because a run without a unit ends at
+        #    once.
         for share in range(len(active), min(self._count, awaited.left)):
             self._start_run(share, awaited)
 
@@ -220,7 +225,7 @@ class WorkRuns:
     def _is_active(
         self, client: SyncPrefectClient, run: FlowRun, awaited: Awaited
     ) -> bool:
-        """Say whether a run builds units or will do so.
+        """Return whether a run builds units or will do so.
 
         A lost run is marked as crashed.
         """
@@ -233,7 +238,7 @@ class WorkRuns:
         if run.state_type != StateType.RUNNING:
             return True
 
-        # A run without a sign of life yet counts from the moment it was first seen
+        # The silence of a run that has not reported yet begins when it was first seen
         # running.
         now = time.monotonic()
         running_seconds = now - self._running_since.setdefault(run.id, now)
@@ -252,8 +257,11 @@ class WorkRuns:
     def _count_failure(self, reason: str) -> None:
         """Count a run that ended.
 
+        Args:
+            reason: Reason that the message has, after a colon; may be empty.
+
         Raises:
-            WorkerError: Too many runs ended without a unit built.
+            WorkerError: Too many runs ended while no unit was built.
         """
         self._failed_runs += 1
         if self._failed_runs > _MOST_FAILED * self._count:
@@ -282,9 +290,9 @@ class WorkRuns:
     def _end_run(
         self, client: SyncPrefectClient, run: FlowRun, *, failed: bool
     ) -> None:
-        """End a run that is not needed any more.
+        """End a run that is no longer needed.
 
-        A run that builds sees a commit by itself.
+        A running run notices a commit by itself; it is cancelled if the build failed.
         """
         if run.state_type in (StateType.SCHEDULED, StateType.PENDING):
             client.set_flow_run_state(

@@ -28,10 +28,10 @@ assert Where("tokens > 3")({"tokens": 2}) is None
 
 (row,) = tl.sql(STORE, "select current_setting('enable_progress_bar') as bar").to_pylist()
 assert row == {"bar": False}, row
-assert NAME in list(ask("select dataset from datasets")["dataset"])
+assert NAME in list(query("select dataset from datasets")["dataset"])
 """,
-    "train": "assert losses[-1] < losses[0] and array.shape == (8, 128) and 'perplexity' in results",
-    "mixtures": "assert worst < 1",
+    "train": "assert losses[-1] < losses[0] and batch['input_ids'].shape == (8, 128) and 'perplexity' in results",
+    "mixtures": "assert largest_difference < 1",
 }
 OF_A_STORE = """
 assert len(lengths) == 81, len(lengths)

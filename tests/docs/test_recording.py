@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from docs.recording.film import Frame, svg_of, thinned
+from docs.recording.film import Frame, paced, svg_of
 from docs.recording.screen import Row, Run, Screen, Style, colour_of_256
 from tests.docs.snippets import ROOT
 
@@ -38,7 +38,7 @@ PIECES = st.sampled_from(
 def texts(screen: Screen) -> list[str]:
     """Return the rows of a screen as plain text."""
     rows: list[str] = []
-    for row in screen.shown():
+    for row in screen.rows_shown():
         text = ""
         for run in row:
             text = text.ljust(run.column) + run.text
@@ -80,7 +80,7 @@ def test_colours_become_styles() -> None:
     )
     red = Style("#e5534b", is_bold=True)
     grey = Style("#3a3a3a")
-    assert screen.shown()[0] == (
+    assert screen.rows_shown()[0] == (
         Run(0, "error:", red),
         Run(7, "no", Style()),
         Run(10, "━━", grey),
@@ -97,7 +97,7 @@ def test_each_of_256_colours_is_one(number: int) -> None:
 def test_rows_stay_on_the_screen(pieces: list[str], columns: int, rows: int) -> None:
     screen = Screen(columns, rows)
     screen.write("".join(pieces))
-    shown = screen.shown()
+    shown = screen.rows_shown()
     assert len(shown) == rows
     for row in shown:
         ends = [run.column + len(run.text) for run in row]
@@ -110,7 +110,7 @@ def test_output_may_arrive_in_any_pieces(pieces: list[str]) -> None:
     whole.write("".join(pieces))
     for piece in pieces:
         parts.write(piece)
-    assert whole.shown() == parts.shown()
+    assert whole.rows_shown() == parts.rows_shown()
 
 
 def row_of(text: str) -> tuple[Row, ...]:
@@ -125,8 +125,8 @@ def test_frames_are_thinned_and_waits_shortened() -> None:
         Frame(1.05, row_of("c")),
         Frame(60.0, row_of("d")),
     ]
-    paced = thinned(frames, least=0.1, most=2.0)
-    assert [(frame.time, frame.rows) for frame in paced] == [
+    paced_frames = paced(frames, least=0.1, most=2.0)
+    assert [(frame.time, frame.rows) for frame in paced_frames] == [
         (0.0, row_of("a")),
         (1.0, row_of("c")),
         (3.0, row_of("d")),

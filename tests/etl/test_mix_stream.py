@@ -4,6 +4,7 @@ finds, however it is cut.
 
 from __future__ import annotations
 
+from hashlib import sha256
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 from tokenlake.errors import ConfigError
 from tokenlake.etl.unit import mix_steps
 from tokenlake.runtime.mixing import (
+    MIXTURE_ORDER,
     EpochOrder,
     MixtureStream,
     OrderForm,
@@ -204,7 +206,7 @@ def test_the_rows_of_a_stream_are_pinned() -> None:
     groups = {"code": np.array([3, 4]), "web": np.array([4, 4, 3])}
     weights = constant({"code": 0.25, "web": 0.75})
     mixture = SourceMixture(
-        lengths, weights, lanes=2, batch_size=4, block_size=8, seed=5
+        lengths, weights, lanes=2, batch_size=4, block_size=8, seed=5, order=3
     )
     orders = [
         source_order(name, groups[name], lanes=2, seed=5) for name in mixture.names
@@ -232,7 +234,7 @@ def test_the_rows_of_other_forms_are_pinned() -> None:
     forms = {"code": OrderForm(window="all"), "web": OrderForm(interleave=2)}
     weights = constant({"code": 0.25, "web": 0.75})
     mixture = SourceMixture(
-        lengths, weights, lanes=2, batch_size=4, block_size=8, seed=5
+        lengths, weights, lanes=2, batch_size=4, block_size=8, seed=5, order=3
     )
     orders = [
         source_order(name, groups[name], lanes=2, seed=5, form=forms[name])
@@ -252,3 +254,59 @@ def test_the_rows_of_other_forms_are_pinned() -> None:
         (0, 0, 0, 1),
     ]
     assert delivered[-4:] == [(1, 1, 0, 1), (1, 1, 2, 1), (0, 0, 1, 3), (1, 1, 0, 3)]
+
+
+@pytest.mark.parametrize(
+    ("order", "digest"),
+    [
+        (2, "bee33b914635d5ef"),
+        (3, "82cebb8e7cbf628e"),
+        (MIXTURE_ORDER, "5a1e2e7b3264c4bd"),
+    ],
+)
+def test_each_version_of_the_order_is_pinned(order: int, digest: str) -> None:
+    weights = constant({"code": 0.3, "text": 0.2, "web": 0.5})
+    lengths = {"code": 70, "text": 50, "web": 110}
+    mixture = SourceMixture(
+        lengths,
+        weights,
+        lanes=8,
+        batch_size=16,
+        block_size=40,
+        seed=2,
+        order=order,
+    )
+    content = sha256()
+    for lane in range(8):
+        draws = mixture.lane(lane, 0, 500)
+        for column in (draws.source, draws.epoch, draws.index):
+            content.update(column.astype("<i8").tobytes())
+    assert content.hexdigest()[:16] == digest
+
+
+@pytest.mark.parametrize(("lanes", "batch_size"), [(32, 32), (64, 64), (64, 128)])
+def test_parts_of_a_batch_have_the_sources_as_by_chance(
+    lanes: int, batch_size: int
+) -> None:
+    """A device or a micro-batch has a quarter of a batch. The variance of the shares
+    of a source in quarters is of the size that it has by chance. It is not equal: the
+    lanes are permuted once for 1,000 batches.
+    """
+    batches = 1000
+    mixture = SourceMixture(
+        {"code": 10**6, "web": 10**6},
+        constant({"code": 0.3, "web": 0.7}),
+        lanes=lanes,
+        batch_size=batch_size,
+        step_rows=batch_size,
+    )
+    places = batches * batch_size // lanes
+    source = np.stack([mixture.lane(lane, 0, places).source for lane in range(lanes)])
+    rows = source.reshape(lanes, batches, batch_size // lanes).swapaxes(0, 1)
+    quarters = rows.reshape(batches, 4, batch_size // 4)
+    of_web = quarters.mean(axis=2)
+    rest = batch_size - batch_size // 4
+    by_chance = 0.3 * 0.7 / (batch_size // 4) * rest / (batch_size - 1)
+    # The third version of the order has 6 to 13 times the variance of chance.
+    assert of_web.var() / by_chance < 2.5
+    assert np.abs(of_web.mean(axis=0) - 0.7).max() < 0.01

@@ -10,20 +10,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.schedule import FAILURES, LATER, durations, simulate
+from benchmarks.schedule import FAILURE_SHARE, MOST_END_RATIO, durations, simulate
 from tokenlake.etl import Schedule
 
 
 @pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("failures", [0.0, 5 * FAILURES, 0.5])
+@pytest.mark.parametrize("failures", [0.0, 5 * FAILURE_SHARE, 0.5])
 def test_slots_are_busy_to_the_end_whatever_dies(seed: int, failures: float) -> None:
     seconds = durations(10_000, seed)
     seconds[[9_000, 9_999]] *= 50  # files that cannot be split, and come last
-    found = simulate(seconds.tolist(), 40, failures, seed)
-    assert found.done == 10_000
-    assert (found.lost > 0) == (failures > 0)
+    build = simulate(seconds.tolist(), 40, failures, seed)
+    assert build.done_units == 10_000
+    assert (build.lost_slots > 0) == (failures > 0)
     # A slot that dies is away for a minute.
-    assert 1 <= found.end / found.ideal < LATER + failures / 10
+    end_ratio = build.end_seconds / build.ideal_seconds
+    assert 1 <= end_ratio < MOST_END_RATIO + failures / 10
 
 
 def test_units_come_in_plan_order_but_for_the_largest() -> None:

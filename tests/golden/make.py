@@ -96,6 +96,7 @@ CONFIGS: dict[str, Config] = {
             "unit_rows": 48,
             "batch_size": 8,
             "block_size": 20,
+            "order": 3,
         },
         "pack": {"enabled": True, "seq_length": 64},
     },

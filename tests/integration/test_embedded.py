@@ -314,7 +314,7 @@ def test_old_runs_are_forgotten_and_other_flows_are_not(
         other = ended(theirs, {"text": "flows"})
         ours = [ended(flows.tokenize, mine) for _ in range(4)]
         waiting = client.create_flow_run(flows.tokenize, parameters=mine).id
-        records.forget_old_runs(client, kept=2)
+        records.forget_old_runs(client, keep=2)
         assert {run.id for run in client.read_flow_runs()} == {
             other,
             waiting,

@@ -160,7 +160,7 @@ def test_a_state_names_the_order_of_each_source_and_resumes_in_it(
         return tl.DataLoader(mixture, 8, lanes=4, seed=3, **chosen)
 
     state = state_at(loader(**options), 5)
-    assert (state["window"], state["order"]) == (1, 3)
+    assert (state["window"], state["order"]) == (1, 4)
     for name, source in state["sources"].items():
         assert source.pop("manifest") == sources[name].manifest.sha256
         assert source.pop("dataset") == sources[name].name
@@ -473,21 +473,28 @@ def test_a_dataset_takes_no_state_of_a_mixture(sources: dict[str, tl.Dataset]):
         tl.DataLoader(sources["code"], 4).set_state(state)
 
 
-def test_a_state_of_an_older_order_goes_on_only_in_that_order(
-    sources: dict[str, tl.Dataset],
+@pytest.mark.parametrize("order", [2, 3])
+def test_a_state_of_an_older_order_resumes_in_that_order(
+    sources: dict[str, tl.Dataset], order: int
 ):
     def loader(**options: Any) -> tl.DataLoader:
         mixture = tl.Mixture(sources, {"code": 0.3, "web": 0.7}, rows=96, **options)
         return tl.DataLoader(mixture, 8, lanes=4, columns=["input_ids"], workers=0)
 
-    whole = ids(loader(order=2))
-    state = state_at(loader(order=2), 5)
-    assert state["order"] == 2 and not same(whole, ids(loader()))
-    with pytest.raises(ConfigError, match="order is 2 there and 3 here"):
-        loader().set_state(state)
-    resumed = loader(order=2)
-    resumed.set_state(state)
-    assert same(ids(resumed), whole[5:])
+    whole = ids(loader(order=order))
+    state = state_at(loader(order=order), 5)
+    assert state["order"] == order and not same(whole, ids(loader()))
+    for options in ({}, {"order": order}):
+        resumed = loader(**options)
+        resumed.set_state(state)
+        assert resumed.get_state() == state
+        assert same(ids(resumed), whole[5:])
+    # A requested order is kept.
+    with pytest.raises(ConfigError, match=f"order is {order} there and 4 here"):
+        loader(order=4).set_state(state)
+    for wrong in (True, float(order), "3", 5, None):
+        with pytest.raises(ConfigError, match="order"):
+            loader().set_state({**state, "order": wrong})
 
 
 def grown(

@@ -100,6 +100,7 @@ def test_a_group_is_dealt_as_a_walk_from_cell_to_cell_deals_it(
         block_size=50,
         step_rows=size * lanes,
         seed=3,
+        scatters_lanes=False,
     )
     cells = range(group * deal.cells, (group + 1) * deal.cells)
     rows_taken = np.stack([deal.bounds(lane, cells) for lane in range(lanes)], axis=2)
@@ -114,6 +115,41 @@ def test_a_group_is_dealt_as_a_walk_from_cell_to_cell_deals_it(
         size,
     )
     assert rows_taken[:-1].tolist() == expected
+
+
+@given(
+    st.lists(st.integers(1, 30), min_size=1, max_size=5),
+    st.sampled_from([2, 3, 8]),
+    st.sampled_from([1, 4]),
+    st.integers(0, 3),
+)
+@settings(max_examples=40, deadline=None)
+def test_scattered_lanes_have_the_counts_of_the_stream_and_of_their_groups(
+    ratios: list[int], lanes: int, size: int, group: int
+) -> None:
+    """Lanes are permuted inside a group; its ends and the counts stay."""
+    weights = {f"s{number}": float(ratio) for number, ratio in enumerate(ratios)}
+    bounds_of_deals: list[Int64] = []
+    for scatters_lanes in (False, True):
+        deal = Deal(
+            constant(weights),
+            lanes=lanes,
+            batch_size=size * lanes,
+            block_size=50,
+            step_rows=size * lanes,
+            seed=3,
+            scatters_lanes=scatters_lanes,
+        )
+        cells = range(group * deal.cells, (group + 1) * deal.cells)
+        bounds = [deal.bounds(lane, cells) for lane in range(lanes)]
+        bounds_of_deals.append(np.stack(bounds, axis=2))
+    unscattered, scattered = bounds_of_deals
+    assert np.array_equal(scattered[0], unscattered[0])
+    assert np.array_equal(scattered[-1], unscattered[-1])
+    assert np.array_equal(scattered.sum(axis=2), unscattered.sum(axis=2))
+    # Each lane fills its slots of every cell, and takes nothing back.
+    taken = np.diff(scattered, axis=0)
+    assert (taken >= 0).all() and (taken.sum(axis=1) == size).all()
 
 
 def moving_deal() -> Deal:
@@ -184,20 +220,24 @@ def test_threads_read_the_same_group_at_the_same_time(rows_in_order: Int64) -> N
 
 @pytest.mark.parametrize("has_small_keys", [True, False])
 @pytest.mark.parametrize(
-    ("interpolation", "digest"),
+    ("interpolation", "scatters_lanes", "digest"),
     [
-        ("linear", "a12787560169cf59"),
-        ("cosine", "fa8e70fece5c82a8"),
-        ("step", "6f31d88f588d29b5"),
+        ("linear", False, "a12787560169cf59"),
+        ("cosine", False, "fa8e70fece5c82a8"),
+        ("step", False, "6f31d88f588d29b5"),
+        ("linear", True, "f4a6015d8c1ce8b9"),
+        ("cosine", True, "710f21af6e4f72d6"),
+        ("step", True, "bbfe61d147978077"),
     ],
 )
 def test_many_sources_in_many_lanes_are_dealt_as_ever(
     interpolation: str,
+    scatters_lanes: bool,
     digest: str,
     has_small_keys: bool,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The first release of the order wrote these rows; versions depend on them.
+    """The first releases of both orders wrote these rows; versions depend on them.
 
     Keys that do not fit into 64 bits take another way to the same rows.
     """
@@ -217,6 +257,7 @@ def test_many_sources_in_many_lanes_are_dealt_as_ever(
         block_size=1000,
         step_rows=64,
         seed=1,
+        scatters_lanes=scatters_lanes,
     )
     digests = hashlib.sha256()
     for first_cell in (0, 2300, 4900, 10**7):

@@ -339,7 +339,7 @@ def test_signatures_are_those_of_the_standard() -> None:
         ),
     ):
         parts = bytes.fromhex(key), bytes.fromhex(message), bytes.fromhex(signature)
-        assert verified(*parts) and alone.signed(*parts)
+        assert verified(*parts) and alone.is_signed(*parts)
         order = 2**252 + 27742317777372353535851937790883648493
         large = (int.from_bytes(parts[2][32:], "little") + order).to_bytes(32, "little")
         for wrong in (
@@ -371,7 +371,7 @@ SMALL_ORDER = [
 
 def signed_alone(*parts: bytes) -> bool:
     try:
-        return alone.signed(*parts)
+        return alone.is_signed(*parts)
     except SystemExit:  # no point of the curve
         return False
 
@@ -480,26 +480,33 @@ def test_the_command_signs_and_checks(
     assert main(["prove", "--check", str(out)]) == 2
 
 
-def test_the_verifier_stands_alone_in_125_lines() -> None:
-    text = ALONE.read_text()
-    tree = ast.parse(text)
-    lines = text.splitlines()[
-        (ast.get_docstring(tree) and tree.body[0].end_lineno) or 0 :
-    ]
-    assert (
-        len([line for line in lines if line.strip() and not line.startswith("#")])
-        <= 125
-    )
-    imported = {
-        name.name
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Import)
-        for name in node.names
-    }
-    imported |= {
-        node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)
-    }
-    assert {name.partition(".")[0] for name in imported} - sys.stdlib_module_names == {
-        "numpy",
-        "pyarrow",
-    }
+def test_the_independent_check_needs_only_numpy_and_pyarrow() -> None:
+    imported: set[str] = set()
+    for node in ast.walk(ast.parse(ALONE.read_text())):
+        if isinstance(node, ast.Import):
+            imported.update(name.name for name in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            imported.add(node.module or "")
+    packages = {name.partition(".")[0] for name in imported}
+    assert packages - sys.stdlib_module_names == {"numpy", "pyarrow"}
+
+
+@pytest.mark.parametrize(
+    "file", ["web/a/b.jsonl", "a/b.jsonl", "b.jsonl", "./b.jsonl", "-7", 2**64 - 7]
+)
+def test_the_independent_check_finds_a_listed_file_by_all_its_names(
+    file: int | str,
+) -> None:
+    inputs = [{"file_id": -7, "path": "web/a/b.jsonl"}]
+    pieces = [{"file": -7, "position": 3}]
+    alone.check_takedown([{"file": file, "position": 2}], inputs, pieces)
+    alone.check_takedown([{"file": ".jsonl", "position": 3}], inputs, pieces)
+    with pytest.raises(SystemExit, match="a document of the takedown list was read"):
+        alone.check_takedown([{"file": file, "position": 3}], inputs, pieces)
+
+
+def test_the_independent_check_refuses_a_longer_signature() -> None:
+    message = b"a statement"
+    signature = KEY.sign(message)
+    assert alone.is_signed(PUBLIC, message, signature)
+    assert not alone.is_signed(PUBLIC, message, signature + b"\0")

@@ -151,8 +151,10 @@ class MixStageConfig(Section):
     batch_size: Count = 256
     """Number of rows per global batch for which a stored mixture is laid out."""
 
-    order: Literal[2, 3] = 3
-    """Version of the order; 2 reproduces and extends mixtures of earlier releases."""
+    order: Literal[2, 3, 4] = 4
+    """Version of the order; 2 and 3 reproduce and extend mixtures of earlier
+    releases.
+    """
 
     unit_rows: Count | None = None
     """Number of rows per unit; null: large enough that a unit reads little more than

@@ -172,9 +172,8 @@ class HostReader:
         stored_mixture = state.get("mixture")
         if not isinstance(stored_mixture, Mapping) or "schedule" not in stored_mixture:
             return self
-        replayed = mixture.replayed(
-            WeightScheduler.from_json(stored_mixture["schedule"])
-        )
+        schedule = WeightScheduler.from_json(stored_mixture["schedule"])
+        replayed = mixture.in_order_of(state).replayed(schedule)
         # Sources that were added since are not in the state, and keep their order.
         forms = self.plan.forms
         if self.plan.options.order_form is None:

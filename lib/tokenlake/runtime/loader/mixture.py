@@ -16,6 +16,7 @@ from tokenlake.runtime.mixing.caps import Each, SourceCaps, shortened
 from tokenlake.runtime.mixing.lane_count import SourceSize, choose_lanes
 from tokenlake.runtime.mixing.mixture import (
     MIXTURE_ORDER,
+    ORDERS,
     STOPS,
     SourceMixture,
     Stop,
@@ -57,8 +58,9 @@ class Mixture:
         step_rows: Rows per step of the schedule; None: the batch size.
         weights_by: Unit of the weights: "rows", or "tokens" for shares of ids that are
             not padding.
-        order: Version of the order; 2 resumes runs that earlier releases began or
-            wrote.
+        order: Version of the order; 2 and 3 are those of mixtures that earlier releases
+            wrote. None: the current one, or that of the state from which a loader
+            resumes.
         max_repetitions: Largest number of times that the rows of a source may come, for
             all sources or name -> number. It is checked here, and the error lists the
             tokens that each source lacks. Only for a mixture that ends.
@@ -94,7 +96,7 @@ class Mixture:
         block_size: int = 1000,
         step_rows: int | None = None,
         weights_by: Literal["rows", "tokens"] = "rows",
-        order: int = MIXTURE_ORDER,
+        order: int | None = None,
         max_repetitions: Each = None,
         max_fraction: Each = None,
         epochs: Mapping[str, float] | None = None,
@@ -161,6 +163,9 @@ class Mixture:
         self.datasets = {name: datasets[name] for name in scheduler.names}
         self._is_by_tokens = weights_by == "tokens"
         self.scheduler = self._per_row(scheduler) if self._is_by_tokens else scheduler
+        self._is_order_requested = order is not None
+        if order is None:
+            order = MIXTURE_ORDER
         check_order(order)
         self.stop = stop
         self.rows = rows
@@ -313,6 +318,19 @@ class Mixture:
         while before is not None and before != self.scheduler:
             before = before.before
         return self if before is None else self._with(schedule)
+
+    def in_order_of(self, state: Mapping[str, Any]) -> Mixture:
+        """Return the mixture in the order of a state, unless one was requested.
+
+        The mixture itself is returned if the order is the same, or no version of it.
+        """
+        order = state.get("order")
+        is_version = type(order) is int and order in ORDERS
+        if self._is_order_requested or not is_version or order == self.order:
+            return self
+        mixture = self._with(self.scheduler)
+        mixture.order = order
+        return mixture
 
     def to_json(self) -> dict[str, Any]:
         """Return the arguments that decide the order, JSON-able.

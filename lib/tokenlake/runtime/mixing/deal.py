@@ -64,6 +64,8 @@ class Deal(SlotDeal):
         block_size: Number of slots of a lane that are dealt together.
         step_rows: Number of rows of the whole stream per step of the schedule.
         seed: Seed of the shuffles and ranks.
+        scatters_lanes: True to permute the lanes of each group. False in the third
+            version of the order, where lanes side by side mostly take the same source.
 
     Attributes:
         counts: Counts of the whole stream.
@@ -81,6 +83,7 @@ class Deal(SlotDeal):
         block_size: int,
         step_rows: int,
         seed: int,
+        scatters_lanes: bool = True,
     ) -> None:
         # A cell is the largest part of a batch that divides it and fits a block.
         batch_slots = batch_size // lanes
@@ -91,6 +94,7 @@ class Deal(SlotDeal):
             group_slots = max(block_size, _LEAST_GROUP)
         self.cells = -(-group_slots // self.cell)
         self.seed = seed
+        self._scatters_lanes = scatters_lanes
         self._lanes = lanes
         # Counts of the stream, and the spans of groups that each version of the weights
         # deals.
@@ -210,6 +214,7 @@ class Deal(SlotDeal):
                 names=version.names,
                 counts=counts,
                 eras=eras,
+                scatters_lanes=self._scatters_lanes,
             )
             spans.append(span)
         return spans

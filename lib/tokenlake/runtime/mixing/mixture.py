@@ -43,13 +43,16 @@ Stop = Literal["restart", "first_exhausted", "all_exhausted"]
 STOPS: Final[tuple[str, ...]] = get_args(Stop)
 """Values of :data:`Stop`."""
 
-ORDERS: Final = (2, 3)
-"""Versions of the order that can be read."""
+_EVEN_DEAL: Final = 2  # version in which every lane has the weights by itself
+_UNSCATTERED_DEAL: Final = 3  # version in which neighbouring lanes take one source
 
-MIXTURE_ORDER: Final = 3
+MIXTURE_ORDER: Final = 4
 """Version of the meaning of lanes, blocks and weights. It is recorded with every
 mixture and every position in one.
 """
+
+ORDERS: Final = (_EVEN_DEAL, _UNSCATTERED_DEAL, MIXTURE_ORDER)
+"""Versions of the order that can be read."""
 
 _UNKNOWN_LENGTH: Final = 1 << 62  # more rows than any source has
 
@@ -98,8 +101,8 @@ class SourceMixture:
             "first_exhausted" ends each lane before the first missing row,
             "all_exhausted" continues with the other sources and gives every row once.
         rows: Number of rows at which the stream is cut; None if it is not cut.
-        order: Version of the order: :data:`MIXTURE_ORDER`, or 2 for versions written
-            before.
+        order: Version of the order: :data:`MIXTURE_ORDER`, or 2 or 3 for mixtures that
+            earlier releases began or wrote.
 
     Attributes:
         scheduler: Weights of the sources.
@@ -309,7 +312,7 @@ class SourceMixture:
     def _deal_of(self, block_size: int, seed: int, order: int) -> SlotDeal:
         """Return the deal of a version of the order."""
         batch_size = self._endless_layout.batch_size
-        if order == MIXTURE_ORDER:
+        if order != _EVEN_DEAL:
             return Deal(
                 self.scheduler,
                 lanes=self._lane_count,
@@ -317,6 +320,7 @@ class SourceMixture:
                 block_size=block_size,
                 step_rows=self._step_rows,
                 seed=seed,
+                scatters_lanes=order != _UNSCATTERED_DEAL,
             )
         counts = counts_of(
             self.scheduler,

@@ -44,6 +44,7 @@ from tokenlake.runtime.mixing.slot_deal import MOST_BORDERS
 from tokenlake.runtime.mixing.spread import Spread
 
 _RANKS: Final = 0xDEA1  # first word of the keys of ranks
+_SCATTER: Final = 0xDEA2  # first word of the keys that permute the lanes of a group
 
 
 @final
@@ -76,20 +77,23 @@ class DealtGroup:
     Attributes:
         parts: Cells of each part of the group, in order.
         spreads: Rows of each part.
+        spread_lane: Number of each lane in the spreads, int64[L].
     """
 
     parts: Sequence[range]
     spreads: Sequence[Spread]
+    spread_lane: Int64
 
     def taken_before(self, lane: int, cells: range) -> Int64:
         """Return the rows of a lane before each of n cells of the group, int64[n, J]."""
         rows_taken: list[Int64] = []
+        spread_lane = int(self.spread_lane[lane])
         for part, spread in zip(self.parts, self.spreads, strict=True):
             begin = max(cells.start, part.start)
             end = min(cells.stop, part.stop)
             if begin < end:
                 cells_of_part = range(begin - part.start, end - part.start)
-                rows_taken.append(spread.taken_before(lane, cells_of_part))
+                rows_taken.append(spread.taken_before(spread_lane, cells_of_part))
         if len(rows_taken) == 1:
             return rows_taken[0]
         return np.concatenate(rows_taken)
@@ -110,6 +114,8 @@ class Span:
         names: Names of the sources.
         counts: Counts of this version.
         eras: Eras of this version.
+        scatters_lanes: True to permute the lanes of each group before its rows are
+            spread. Otherwise lanes side by side mostly take the same source.
 
     Attributes:
         first: Number of the first cell.
@@ -134,6 +140,7 @@ class Span:
         names: tuple[str, ...],
         counts: Counts,
         eras: tuple[Era, ...],
+        scatters_lanes: bool,
     ) -> None:
         self.first = first
         self.cells = cells
@@ -147,6 +154,7 @@ class Span:
             self.base = np.zeros((len(names), lanes), np.int64)
         self._lanes = lanes
         self._seed = seed
+        self._scatters_lanes = scatters_lanes
         self._cell_rows = cell * lanes
 
     def taken_before(self, cell: int) -> Int64:
@@ -178,21 +186,32 @@ class Span:
             parts = list(self._unsettled_parts(run))
 
         # The shares of each part are spread over its cells, so that every cell has the
-        # counts of the stream.
+        # counts of the stream. Of lanes with equal claims those with low numbers come
+        # first.
+        lane_at = self._lanes_to_spread(group)
         taken_before = self.taken_before_group(group)
         spreads: list[Spread] = []
         for cells, taken_after in parts:
             spreads.append(
                 Spread(
-                    taken_before,
-                    taken_after - taken_before,
+                    taken_before[:, lane_at],
+                    (taken_after - taken_before)[:, lane_at],
                     partial(self._rows_of_cells, cells.start),
                     cells=len(cells),
                     size=self.cell,
                 )
             )
             taken_before = taken_after
-        return DealtGroup([cells for cells, _ in parts], spreads)
+        spread_lane = np.argsort(lane_at)
+        return DealtGroup([cells for cells, _ in parts], spreads, spread_lane)
+
+    def _lanes_to_spread(self, group: int) -> Int64:
+        """Return the lanes of a group in the order in which they are spread."""
+        if self._scatters_lanes:
+            return shuffled(
+                self._lanes, key_of(self._seed, _SCATTER, self._cell_of(group))
+            )
+        return np.arange(self._lanes)
 
     def _rows_of_cells(self, first: int, cells: range) -> Int64:
         """Return the rows of each source in n cells, all lanes together, int64[n, J].

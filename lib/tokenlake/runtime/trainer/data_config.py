@@ -50,7 +50,7 @@ from tokenlake.runtime.loader.length_curriculum import LengthCurriculum
 from tokenlake.runtime.loader.options import CACHE_BYTES, LoaderOptions
 from tokenlake.runtime.loader.padding import BatchPadding
 from tokenlake.runtime.mixing.caps import SourceCaps
-from tokenlake.runtime.mixing.mixture import MIXTURE_ORDER, Stop
+from tokenlake.runtime.mixing.mixture import Stop
 from tokenlake.runtime.mixing.schedule import Curve, WeightScheduler, constant
 
 SET_BY_MESH: Final[Mapping[str, str]] = {
@@ -228,8 +228,8 @@ class MixtureConfig(Section):
     weights_by: Literal["rows", "tokens"] = "rows"
     """Unit of the weights."""
 
-    order: Literal[2, 3] = MIXTURE_ORDER
-    """Version of the order; 2 resumes runs that earlier releases began."""
+    order: Literal[2, 3, 4] | None = None
+    """Version of the order; null: the current one, or that of the checkpoint."""
 
     max_repetitions: Annotated[
         Positive | dict[SourceName, Positive] | None, _cap("max_repetitions")
