@@ -1,10 +1,10 @@
-"""Adding to what exists: one file more beside 20,000 small ones, nothing new at all,
-and a count over many shards.
+"""Costs of additions to a large dataset, of a rerun, and of a count over many shards.
 
-The first build, whose cost is not the point, is made once and kept; each measurement
-adds a file of its own and so makes the next version. What a unit costs on S3 is
-counted, not timed, on moto behind a proxy that logs its requests: two stores of
-different size are added to, and what they differ by is the units' own.
+The first build is not measured, and is cached in the work folder. Each measurement adds
+a file and builds the next version. Requests on S3 are counted, not timed, on a moto
+server behind a proxy that logs them. Two stores of different sizes are added to. The
+difference of their requests, divided by the difference of their units, is the number of
+requests per unit.
 """
 
 from __future__ import annotations
@@ -29,58 +29,82 @@ from tokenlake.runtime.store.catalog import Catalog
 from tokenlake.runtime.store.sessions import close_filesystems
 
 FILES: Final = 20_000
+"""Number of files to which one is added."""
+
 ADD_SECONDS: Final = 20.0
-CPU_SECONDS: Final = 3.0  # of finding that nothing is to be done, and of a count
-REQUESTS: Final = 3.0  # a unit, on S3
+"""Goal: wall seconds of adding a file."""
+
+CPU_SECONDS: Final = 3.0
+"""Goal: CPU seconds of a rerun with nothing to do, and of a count."""
+
+REQUESTS: Final = 3.0
+"""Goal: requests on S3 for each reused unit."""
+
 _FOLDER_FILES: Final = 1000
-_LINE: Final = 200  # bytes of a file
-# Bytes of a unit, so that more than half as many units as files come of it.
-_UNIT: Final = 680
-_WIDE: Final = "wide"
-_COPIES: Final = 4  # of each shard, for the count
-_ON_S3: Final = (40, 240)  # units
+"""Number of files per input folder."""
+
+_FILE_BYTES: Final = 200
+_UNIT_BYTES: Final = 680
+"""Bytes of a unit, which give more than half as many units as files."""
+
+_COUNTED: Final = "wide"
+"""Name of the dataset that is counted."""
+
+_COPIES: Final = 4
+"""Number of copies of each shard in the dataset that is counted."""
+
+_S3_UNITS: Final = (40, 240)
+"""Number of units of the two stores on S3."""
 
 
 def measure_adding(
     work: Path, vocabulary: Vocabulary, *, quick: bool
 ) -> tuple[list[Goal], list[str]]:
-    """Return goals, and a note on what else it took."""
-    files = FILES // 40 if quick else FILES
-    folder = work / f"adding-{vocabulary.name}-{files}"
+    """Measure additions, reruns and counts.
+
+    Args:
+        work: Work folder of the benchmark.
+        vocabulary: Tokenizer of the builds.
+        quick: True for a small dataset.
+
+    Returns:
+        Goals, and a note with the CPU seconds of adding a file.
+    """
+    file_count = FILES // 40 if quick else FILES
+    folder = work / f"adding-{vocabulary.name}-{file_count}"
     store = folder / "store"
-    config = _config(folder, vocabulary, files)
+    # 1. The dataset to which files are added, unless an earlier run built it.
+    config = _write_config(folder, vocabulary, file_count)
     if not (store / builds.NAME / "v1" / "manifest.json").exists():
         _run(folder, builds.library_command(config, os.cpu_count() or 1))
-    units = len(Catalog(open_store(store)).manifest(builds.NAME, 1).files)
-    _run(
-        folder, _command("run", "--no-prefect", str(config))
-    )  # compiles and warms what the first run would pay for
-    nothing = _run(folder, _command("run", "--no-prefect", str(config)))
-    _write(
-        folder / "in" / "added",
-        len(Catalog(open_store(store)).versions(builds.NAME)),
-        "added",
-    )
-    added = _run(folder, _command("run", "--no-prefect", str(config)))
-    multiply(store / builds.NAME / "v1", folder / "wide" / _WIDE / "v1", _COPIES)
-    count = _run(
-        folder,
-        _command(
-            "sql", f"select count(*) from {_WIDE}", "--store", str(folder / "wide")
-        ),
-    )
-    requests, read = _on_s3(folder, vocabulary)
+    catalog = Catalog(open_store(store))
+    units = len(catalog.manifest(builds.NAME, 1).files)
+    # 2. A rerun with nothing to do. The run before it compiles modules and fills
+    #    caches, for which only the first run pays.
+    build_command = _command("run", "--no-prefect", str(config))
+    _run(folder, build_command)
+    rerun = _run(folder, build_command)
+    # 3. A build after a file was added.
+    version_count = len(Catalog(open_store(store)).versions(builds.NAME))
+    _write_file(folder / "in" / "added", version_count, "added")
+    addition = _run(folder, build_command)
+    # 4. A count over many shards.
+    multiply(store / builds.NAME / "v1", folder / "wide" / _COUNTED / "v1", _COPIES)
+    query = f"select count(*) from {_COUNTED}"
+    count = _run(folder, _command("sql", query, "--store", str(folder / "wide")))
+    # 5. Requests on S3.
+    requests, read_bytes = _requests_on_s3(folder, vocabulary)
     goals = [
         Goal(
-            f"1 file added to {files:,}, {units:,} units taken over",
-            added.wall,
+            f"1 file added to {file_count:,}, {units:,} units reused",
+            addition.wall,
             "at most",
             ADD_SECONDS,
             " s",
         ),
         Goal(
             f"nothing to do for {units:,} units",
-            nothing.cpu,
+            rerun.cpu,
             "at most",
             CPU_SECONDS,
             " CPU s",
@@ -92,103 +116,135 @@ def measure_adding(
             CPU_SECONDS,
             " CPU s",
         ),
-        Goal("S3 requests for each unit taken over", requests, "at most", REQUESTS),
-        Goal("bytes of shards that came down meanwhile", read, "at most", 0.0),
+        Goal("S3 requests per reused unit", requests, "at most", REQUESTS),
+        Goal("bytes of shards read meanwhile", read_bytes, "at most", 0.0),
     ]
-    return goals, [f"adding 1 file to {files:,} took {added.cpu:.1f} CPU s"]
+    note = f"adding 1 file to {file_count:,} took {addition.cpu:.1f} CPU s"
+    return goals, [note]
 
 
-def _config(folder: Path, vocabulary: Vocabulary, files: int) -> Path:
-    """Write the inputs, unless they are there, and the configuration of a build of
-    them.
-    """
-    for start in range(0, files, _FOLDER_FILES):
+def _write_config(folder: Path, vocabulary: Vocabulary, file_count: int) -> Path:
+    """Write the configuration of a build, and its inputs unless they exist."""
+    # 1. The input files, in folders of 1,000.
+    for start in range(0, file_count, _FOLDER_FILES):
         target = folder / "in" / f"{start // _FOLDER_FILES:03d}"
-        if not target.exists():
-            for number in range(start, min(start + _FOLDER_FILES, files)):
-                _write(target, number, f"{number:07d}")
+        if target.exists():
+            continue
+        for number in range(start, min(start + _FOLDER_FILES, file_count)):
+            _write_file(target, number, f"{number:07d}")
+    # 2. The configuration.
+    save = {"output_dir": str(folder / "store")}
     path = folder / "config.json"
-    path.write_text(
-        json.dumps(
-            _settings(folder / "in", vocabulary, {"output_dir": str(folder / "store")})
-        )
-    )
+    path.write_text(json.dumps(_settings(folder / "in", vocabulary, save)))
     return path
 
 
 def _settings(
-    inputs: Path, vocabulary: Vocabulary, save: Mapping[str, Any], unit: int = _UNIT
+    inputs: Path,
+    vocabulary: Vocabulary,
+    save: Mapping[str, Any],
+    unit_bytes: int = _UNIT_BYTES,
 ) -> dict[str, Any]:
+    """Return the configuration of a build.
+
+    Args:
+        inputs: Folder of the input files.
+        vocabulary: Tokenizer.
+        save: Section `save`, which names the store.
+        unit_bytes: Size of a unit.
+    """
+    dataset = {
+        "name": "text",
+        "data_files": str(inputs),
+        "tokenizer": vocabulary.folder,
+    }
     return {
         "name": builds.NAME,
-        "datasets": [
-            {"name": "text", "data_files": str(inputs), "tokenizer": vocabulary.folder}
-        ],
-        "source": {"unit_size": unit},
+        "datasets": [dataset],
+        "source": {"unit_size": unit_bytes},
         "pack": {"enabled": True, "seq_length": 64},
         "save": dict(save),
     }
 
 
-def _write(folder: Path, number: int, name: str) -> None:
+def _write_file(folder: Path, number: int, name: str) -> None:
+    """Write a file with one document, which is distinct for each number."""
     folder.mkdir(parents=True, exist_ok=True)
-    text = f"{number} small files are small files "
-    line = json.dumps({"text": (text * (_LINE // len(text) + 1))[: _LINE - 13]})
+    sentence = f"{number} small files are small files "
+    repeated = sentence * (_FILE_BYTES // len(sentence) + 1)
+    framing_bytes = 13  # of `{"text": ""}` and the line end
+    line = json.dumps({"text": repeated[: _FILE_BYTES - framing_bytes]})
     (folder / f"{name}-{number:07d}.jsonl").write_text(line + "\n")
 
 
 def _command(*arguments: str) -> list[str]:
+    """Return a command of the installed program `tokenlake`."""
     return [str(Path(sys.executable).with_name("tokenlake")), *arguments]
 
 
 def _run(folder: Path, command: list[str]) -> Measurement:
+    """Measure a command.
+
+    Raises:
+        RuntimeError: The command failed.
+    """
     environment = builds.environment(folder, folder / "cache")
-    # Nobody else compiles the library at each start.
-    environment.pop("PYTHONDONTWRITEBYTECODE", None)
     environment["PYTHONPYCACHEPREFIX"] = str(folder / "bytecode")
-    log = folder / "run.log"
-    found = measure(command, report=folder / "measured.json", log=log, env=environment)
-    if found.exit_code:
+    log_path = folder / "run.log"
+    run = measure(
+        command, report=folder / "measured.json", log=log_path, env=environment
+    )
+    # The end of the log shows the reason.
+    if run.exit_code:
         raise RuntimeError(
-            f"{' '.join(command)} ended with {found.exit_code}: {log.read_text()[-500:]}"
+            f"{' '.join(command)} ended with {run.exit_code}: {log_path.read_text()[-500:]}"
         )
-    return found
+    return run
 
 
-def _on_s3(folder: Path, vocabulary: Vocabulary) -> tuple[float, float]:
-    """Return requests for each unit taken over, and bytes of shards that were read
-    for all of them.
+def _requests_on_s3(folder: Path, vocabulary: Vocabulary) -> tuple[float, float]:
+    """Add a file to each of two stores on S3.
+
+    Returns:
+        Number of requests for each reused unit, and bytes of shards that were read.
+
+    Raises:
+        RuntimeError: A unit was built again.
     """
     os.environ.update(LAKE_KEY=KEY, LAKE_SECRET=SECRET)
-    asked, read = list[int](), 0
+    request_counts: list[int] = []
+    read_bytes = 0
     with S3Server() as server:
         server.client().create_bucket(Bucket="lake")
-        for units in _ON_S3:
+        for units in _S3_UNITS:
+            # 1. A version with one unit per file.
             inputs = folder / f"s3-{units}"
+            for number in range(units):
+                _write_file(inputs, number, "file")
             save = {
                 "output_dir": f"s3://lake/{units}",
                 "storage_options": server.options(),
             }
-            for number in range(units):
-                _write(inputs, number, "file")
-            settings = _settings(inputs, vocabulary, save, _LINE)
-            sizes = {
-                shard.path: shard.bytes
-                for shard in build_dataset(settings, workers=2).manifest.files
+            settings = _settings(inputs, vocabulary, save, _FILE_BYTES)
+            first_version = build_dataset(settings, workers=2)
+            shard_bytes = {
+                shard.path: shard.bytes for shard in first_version.manifest.files
             }
-            _write(inputs, units, "more")
+            # 2. The next version, which has one more file.
+            _write_file(inputs, units, "more")
             server.log.clear()
             if build_dataset(settings, workers=1).units_reused != units:
-                raise RuntimeError(f"not all of {units} units on S3 were taken over")
-            asked.append(len(server.log))
-            paths = [
-                unquote(one.path).partition("?")[0]
-                for one in server.log
-                if one.method == "GET"
-            ]
-            read += sum(
-                sizes.get("data/" + path.rpartition("/data/")[2], 0) for path in paths
-            )
+                raise RuntimeError(f"not all of {units} units on S3 were reused")
+            # 3. Its requests, and the shards that it read.
+            request_counts.append(len(server.log))
+            for request in server.log:
+                if request.method == "GET":
+                    object_path = unquote(request.path).partition("?")[0]
+                    shard_path = "data/" + object_path.rpartition("/data/")[2]
+                    read_bytes += shard_bytes.get(shard_path, 0)
             (inputs / f"more-{units:07d}.jsonl").unlink()
         close_filesystems()
-    return (asked[1] - asked[0]) / (_ON_S3[1] - _ON_S3[0]), float(read)
+    few_units, many_units = _S3_UNITS
+    few_requests, many_requests = request_counts
+    requests_per_unit = (many_requests - few_requests) / (many_units - few_units)
+    return requests_per_unit, float(read_bytes)

@@ -1,6 +1,4 @@
-"""Tokenlake builds as the benchmark makes them: the configuration, both ways to run
-it, the finished tree.
-"""
+"""Tokenlake builds of the benchmark: configuration, commands, committed version."""
 
 from __future__ import annotations
 
@@ -17,8 +15,20 @@ from benchmarks.measure import ROOT
 from benchmarks.vocabularies import Vocabulary
 
 NAME: Final = "bench"
-# What may differ between equal builds: clocks, hosts, run ids.
+"""Name of the built dataset."""
+
+# Files with clocks, host names and run ids.
 FREE: Final = ("runs/", "claim.json")
+"""Prefixes of files that may differ between equal builds."""
+
+_DROPPED_VARIABLES: Final = (
+    "PYTHONDONTWRITEBYTECODE",
+    "PREFECT_API_URL",
+    "PREFECT_PROFILE",
+    "TOKENIZERS_PARALLELISM",
+    "TOKENLAKE_STORE",
+)
+"""Environment variables that would change a measured program."""
 
 
 def write_config(
@@ -28,18 +38,28 @@ def write_config(
     store: Path,
     unit_size: str | None = None,
 ) -> Path:
-    """Writes the configuration (JSON, so YAML too) of a packed build at 2048 tokens
-    a sequence.
+    """Write the configuration of a packed build with 2048 tokens per row.
+
+    It is written as JSON, which is valid YAML.
+
+    Args:
+        path: File to write.
+        source: Input of the build.
+        vocabulary: Tokenizer of the build.
+        store: Folder of the store.
+        unit_size: Size of the units; None: the default of the library.
+
+    Returns:
+        The path of the file.
     """
+    dataset = {
+        "name": "text",
+        "data_files": source.pattern,
+        "tokenizer": vocabulary.folder,
+    }
     config: dict[str, Any] = {
         "name": NAME,
-        "datasets": [
-            {
-                "name": "text",
-                "data_files": source.pattern,
-                "tokenizer": vocabulary.folder,
-            }
-        ],
+        "datasets": [dataset],
         "pack": {"enabled": True, "seq_length": 2048},
         "save": {"output_dir": str(store)},
     }
@@ -52,43 +72,38 @@ def write_config(
 def library_command(
     config: Path, workers: int, python: str = sys.executable
 ) -> list[str]:
-    """The library's own runner in a fresh interpreter."""
-    return [
-        python,
-        "-m",
-        "benchmarks.systems.tokenlake_build",
-        str(config),
-        str(workers),
-    ]
+    """Return the command of a build by the library's runner, without Prefect."""
+    program = "benchmarks.systems.tokenlake_build"
+    return [python, "-m", program, str(config), str(workers)]
 
 
 def flow_command(config: Path, workers: int) -> list[str]:
-    """The same build through `tokenlake run`."""
+    """Return the command of a build by `tokenlake run`, with Prefect."""
     script = Path(sys.executable).with_name("tokenlake")
-    start = [str(script)] if script.exists() else [sys.executable, "-m", "tokenlake"]
-    return [*start, "run", str(config), "--workers", str(workers)]
+    # A checkout may have no installed script.
+    program = [sys.executable, "-m", "tokenlake"]
+    if script.exists():
+        program = [str(script)]
+    return [*program, "run", str(config), "--workers", str(workers)]
 
 
 def environment(work: Path, cache: Path) -> dict[str, str]:
-    """For every measured program: this checkout, no network, our own Prefect home,
-    `cache` for hashes.
+    """Return the environment of a measured program.
 
-    Modules are compiled once, as those of an installed package are, whatever the
-    environment says of it.
+    The program imports this checkout, has no network, and has a Prefect home of the
+    benchmark. Its modules are compiled once, like those of an installed package.
+
+    Args:
+        work: Work folder of the benchmark.
+        cache: Folder for hashes of input files.
     """
-    dropped = (
-        "PYTHONDONTWRITEBYTECODE",
-        "PREFECT_API_URL",
-        "PREFECT_PROFILE",
-        "TOKENIZERS_PARALLELISM",
-        "TOKENLAKE_STORE",
-    )
-    kept = {name: value for name, value in os.environ.items() if name not in dropped}
-    return kept | {
+    variables = dict(os.environ)
+    for variable in _DROPPED_VARIABLES:
+        variables.pop(variable, None)
+    import_paths = [str(ROOT / folder) for folder in ("lib", "flows", "tasks", ".")]
+    return variables | {
         "PYTHONPYCACHEPREFIX": str(work / "bytecode"),
-        "PYTHONPATH": os.pathsep.join(
-            str(ROOT / folder) for folder in ("lib", "flows", "tasks", ".")
-        ),
+        "PYTHONPATH": os.pathsep.join(import_paths),
         "HF_HOME": str(work / "hf-home"),
         "HF_HUB_OFFLINE": "1",
         "DO_NOT_TRACK": "1",
@@ -98,31 +113,26 @@ def environment(work: Path, cache: Path) -> dict[str, str]:
 
 
 def version_folder(store: Path) -> Path:
-    """The only version in the store."""
+    """Return the folder of the only version in a store."""
     return store / NAME / "v1"
 
 
 def manifest(store: Path) -> Mapping[str, Any]:
-    """The committed manifest, as JSON."""
+    """Return the committed manifest as JSON."""
     return json.loads((version_folder(store) / "manifest.json").read_bytes())
 
 
 def tree_digests(store: Path) -> dict[str, str]:
-    """sha256 of every file of the version by relative path, without the few that may
-    differ.
+    """Return the sha256 of each file of the version, by relative path.
+
+    Temporary files, and files that may differ between equal builds, are left out.
     """
     root = version_folder(store)
-    files = {
-        path.relative_to(root).as_posix(): path
-        for path in sorted(root.rglob("*"))
-        if path.is_file()
-    }
-    kept = {
-        name: path
-        for name, path in files.items()
-        if not name.startswith(FREE) and "tmp" not in name.split("/")
-    }
-    return {
-        name: hashlib.sha256(path.read_bytes()).hexdigest()
-        for name, path in kept.items()
-    }
+    digests: dict[str, str] = {}
+    for path in sorted(root.rglob("*")):
+        relative_path = path.relative_to(root).as_posix()
+        is_temporary = "tmp" in relative_path.split("/")
+        # Temporary files belong to interrupted units.
+        if path.is_file() and not is_temporary and not relative_path.startswith(FREE):
+            digests[relative_path] = hashlib.sha256(path.read_bytes()).hexdigest()
+    return digests

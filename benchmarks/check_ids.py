@@ -1,18 +1,17 @@
-"""Compare token ids: of the chosen engine with the reference, and of the reference in
-two versions of `tokenizers`.
+"""Compare the token ids of tokenizer backends, or of two versions of `tokenizers`.
 
     python benchmarks/check_ids.py engines DATA
 
-compares the engine that a build chooses with `tokenizers` on every document of the
-corpora. The reference of tokenizers 0.23 encodes a few MB per CPU second, so 65 MB take
-about two minutes for each tokenizer and mode.
+compares the backend that a build chooses with `tokenizers`, on every document of the
+corpora. `tokenizers` 0.23 encodes a few MB per CPU second: 65 MB take about two minutes
+for each tokenizer and mode.
 
     python benchmarks/check_ids.py write DATA IDS.npz      # in each environment
     python benchmarks/check_ids.py compare OLD.npz NEW.npz
 
-writes a hash of the ids of every document and of every made-up string, for all
-tokenizers of DATA, as the installed `tokenizers` gives them; and counts where two such
-files differ.
+`write` stores a hash of the ids of each document and of each random string, for all
+tokenizers of DATA, by the installed `tokenizers`. `compare` counts the differences of
+two such files.
 
 DATA holds `corpora/*.parquet` (column `text`), `hf/` (a Hub cache) and
 `tokenizers/*/tokenizer.json.xz`.
@@ -35,20 +34,32 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import xxhash
 
-from tokenlake.base.arrays import UInt64, text_of_strings
+from tokenlake.base.arrays import Int32, UInt64, text_of_strings
 from tokenlake.errors import TokenizerError
 from tokenlake.etl.tokenizers.backends import ReferenceBackend
-from tokenlake.etl.tokenizers.encoder import Encoder
+from tokenlake.etl.tokenizers.encoder import Encoded, Encoder
 from tokenlake.etl.tokenizers.files import TokenizerFiles, load_tokenizer
 from tokenlake.etl.tokenizers.fingerprint import adversarial_texts
 from tokenlake.etl.tokenizers.gate import choose_encoder
 
 HUB_TOKENIZERS = ("openai-community/gpt2", "meta-llama/Llama-2-7b-hf")
+MODES = ("literal", "encode")
+"""Treatments of special tokens in text: as plain text, or as control tokens."""
+
 ROWS = 50
+"""Number of texts per call."""
+
 RANDOM_STRINGS = 42_500
-"""Made-up strings of each tokenizer."""
+"""Number of strings for each tokenizer, apart from those of all code points."""
+
 POINTS_IN_STRING = 24
-"""Code points of a string that together hold every code point."""
+"""Number of code points per string, in the strings that cover all code points."""
+
+_CODE_POINTS = 0x110000
+_SURROGATES = range(0xD800, 0xE000)
+_FIRST_PRIVATE = 0xE000
+"""First code point of those that rarely occur in text: private use and other planes."""
+
 ALPHABETS = (
     "abcXYZ 019.,'\n\t",
     "e\u0301\u0302\u0323 \u1100\u1161\u11a8q",
@@ -58,13 +69,15 @@ ALPHABETS = (
     "\u2581 a<0x41></s>\u2581",
     "\u0661\u00b2\u01c5\u02b0\u0915\u093f\u0e01\u0e33 A",
 )
+"""Characters of random strings. A string takes all characters from one alphabet."""
 
 
 def main() -> int:
-    """Run a command; return 1 where ids differ."""
+    """Run the command of the command line; return 1 if ids differ."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    # 1. Parse the command line.
     commands = parser.add_subparsers(dest="command", required=True)
     engines = commands.add_parser("engines")
     engines.add_argument("data", type=Path)
@@ -77,175 +90,219 @@ def main() -> int:
     comparison = commands.add_parser("compare")
     comparison.add_argument("old", type=Path)
     comparison.add_argument("new", type=Path)
-    arguments = parser.parse_args()
-    if arguments.command == "engines":
-        return min(1, compare_engines(arguments.data))
-    if arguments.command == "write":
-        write_hashes(arguments.data, arguments.ids, arguments.every)
+    options = parser.parse_args()
+    # 2. Run the command.
+    if options.command == "write":
+        write_hashes(options.data, options.ids, options.every)
         return 0
-    return min(1, compare_versions(arguments.old, arguments.new))
+    if options.command == "engines":
+        differing = compare_backends(options.data)
+    else:
+        differing = compare_versions(options.old, options.new)
+    return 1 if differing else 0
 
 
 def corpus(data: Path) -> pa.LargeStringArray:
     """Return all documents of the corpora."""
     paths = sorted((data / "corpora").glob("*.parquet"))
-    text = pa.concat_tables([pq.read_table(path, columns=["text"]) for path in paths])[
-        "text"
-    ]
-    batches = text.cast(pa.large_string()).combine_chunks()
-    return batches if isinstance(batches, pa.Array) else batches.chunk(0)
+    table = pa.concat_tables([pq.read_table(path, columns=["text"]) for path in paths])
+    text = table["text"].cast(pa.large_string()).combine_chunks()
+    # Some releases of pyarrow return an array, others a chunked array.
+    return text if isinstance(text, pa.Array) else text.chunk(0)
 
 
 def tokenizers_of(data: Path) -> Iterator[TokenizerFiles]:
-    """Yield the tokenizers of a folder of data, each unpacked when it is needed."""
+    """Yield the tokenizers of a folder of data. They are decompressed one by one."""
     os.environ |= {"HF_HOME": str(data / "hf"), "HF_HUB_OFFLINE": "1"}
-    for name in HUB_TOKENIZERS:
-        yield load_tokenizer(name)
+    for tokenizer_name in HUB_TOKENIZERS:
+        yield load_tokenizer(tokenizer_name)
     for path in sorted((data / "tokenizers").glob("*/tokenizer.json.xz")):
-        with lzma.open(path) as file:
-            tokenizer_json = file.read()
+        with lzma.open(path) as compressed_file:
+            tokenizer_json = compressed_file.read()
         yield TokenizerFiles(
             name=path.parent.name, files={"tokenizer.json": tokenizer_json}
         )
 
 
 def write_hashes(data: Path, target: Path, every: int) -> None:
-    """Write hashes of the ids of all texts by the installed `tokenizers`:
-    uint64[texts] for each tokenizer and mode.
+    """Write hashes of the ids of all texts by the installed `tokenizers`.
+
+    The file has an array uint64[texts] for each tokenizer and mode.
+
+    Args:
+        data: Folder of the corpora and tokenizers.
+        target: File to write.
+        every: Step between the documents that are hashed; 1: all.
     """
-    documents = corpus(data).take(pa.array(range(0, len(corpus(data)), every)))
+    all_documents = corpus(data)
+    documents = all_documents.take(pa.array(range(0, len(all_documents), every)))
     hashes: dict[str, UInt64] = {}
     for files in tokenizers_of(data):
-        strings = text_of_strings([*made_up_strings(files), *strings_of_all_points()])
-        for mode in ("literal", "encode"):
-            started = time.process_time()
+        # The strings depend on the added tokens of the tokenizer.
+        strings = text_of_strings([*random_strings(files), *strings_of_all_points()])
+        for mode in MODES:
+            start_time = time.process_time()
             try:
                 reference = ReferenceBackend(files, literal=mode == "literal")
             except TokenizerError as error:
                 print(f"{files.name} {mode}: {error}", flush=True)
                 continue
             hashes[f"{files.name} {mode} strings"] = hashes_of(reference, strings)
+            # Documents are hashed in one mode only.
             if mode == "literal":
                 hashes[f"{files.name} {mode} documents"] = hashes_of(
                     reference, documents
                 )
-            print(
-                f"{files.name} {mode}: {time.process_time() - started:.1f} CPU s",
-                flush=True,
-            )
+            seconds = time.process_time() - start_time
+            print(f"{files.name} {mode}: {seconds:.1f} CPU s", flush=True)
     np.savez(target, version=np.array(version("tokenizers")), **hashes)
 
 
-def made_up_strings(files: TokenizerFiles) -> list[str]:
-    """Return strings around the borders where tokenizers decide differently, the
-    same in every run.
+def random_strings(files: TokenizerFiles) -> list[str]:
+    """Return strings on which tokenizers are likely to differ.
+
+    They are the same in every run.
     """
     generator = random.Random(34)
-    added = [token["content"] for token in files.added_tokens]
-    strings = [*adversarial_texts(), *(f"a{token}b {token}" for token in added)]
+    added_tokens = [token["content"] for token in files.added_tokens]
+    strings = adversarial_texts()
+    # Every added token occurs inside a word and after a space.
+    strings = [*strings, *(f"a{token}b {token}" for token in added_tokens)]
+    # Characters of one alphabet, sometimes with an added token, and sometimes after a
+    # rare character.
     while len(strings) < RANDOM_STRINGS:
         alphabet = generator.choice(ALPHABETS)
         pieces = [generator.choice(alphabet) for _ in range(generator.randrange(1, 40))]
-        if added and generator.random() < 0.2:
-            pieces.insert(generator.randrange(len(pieces)), generator.choice(added))
+        if added_tokens and generator.random() < 0.2:
+            place = generator.randrange(len(pieces))
+            pieces.insert(place, generator.choice(added_tokens))
         if generator.random() < 0.3:
-            pieces.insert(0, chr(generator.randrange(0xE000, 0x110000)))
+            point = generator.randrange(_FIRST_PRIVATE, _CODE_POINTS)
+            pieces.insert(0, chr(point))
         strings.append("".join(pieces))
     return strings
 
 
 def strings_of_all_points() -> Iterator[str]:
-    """Yield strings that together hold every code point, each after a letter, a
-    digit and a space.
+    """Yield strings that together hold every code point.
+
+    Each code point follows a letter, a digit and a space.
     """
-    points = [point for point in range(0x110000) if not 0xD800 <= point < 0xE000]
-    for first in range(0, len(points), POINTS_IN_STRING):
-        characters = map(chr, points[first : first + POINTS_IN_STRING])
-        yield "".join(
-            f"a{character}1{character} {character}" for character in characters
-        )
+    points = [point for point in range(_CODE_POINTS) if point not in _SURROGATES]
+    for first_index in range(0, len(points), POINTS_IN_STRING):
+        pieces: list[str] = []
+        # 24 code points fit into a string of moderate length.
+        for point in points[first_index : first_index + POINTS_IN_STRING]:
+            character = chr(point)
+            pieces.append(f"a{character}1{character} {character}")
+        yield "".join(pieces)
 
 
 def hashes_of(reference: ReferenceBackend, text: pa.LargeStringArray) -> UInt64:
-    """Return a hash of the ids of every text: uint64[n]."""
+    """Return a hash of the ids of each text, uint64[n]."""
     hashes: list[int] = []
-    for first in range(0, len(text), ROWS):
-        rows = reference.encode(text.slice(first, ROWS)).rows()
-        hashes += [xxhash.xxh3_64_intdigest(ids.tobytes()) for ids in rows]
+    for first_row in range(0, len(text), ROWS):
+        for ids in reference.encode(text.slice(first_row, ROWS)).rows():
+            hashes.append(xxhash.xxh3_64_intdigest(ids.tobytes()))
     return np.array(hashes, np.uint64)
 
 
 def compare_versions(old: Path, new: Path) -> int:
-    """Print how many texts have other ids in another version; return how many."""
-    before = np.load(old)
-    after = np.load(new)
-    print(
-        f"tokenizers {before['version']} and {after['version']}: texts with other ids"
-    )
+    """Print and return the number of texts with other ids in another version.
+
+    Args:
+        old: Hashes of one version of `tokenizers`.
+        new: Hashes of another version.
+    """
+    old_hashes = np.load(old)
+    new_hashes = np.load(new)
+    # The files also hold the version of `tokenizers`.
+    old_version = old_hashes["version"]
+    new_version = new_hashes["version"]
+    print(f"tokenizers {old_version} and {new_version}: texts with other ids")
     total = 0
-    for name in before.files:
-        if name == "version":
+    for array_name in old_hashes.files:
+        if array_name == "version":
             continue
-        if name not in after.files:
-            print(f"{name}: {len(before[name]):,}, refused by {after['version']}")
+        old_array = old_hashes[array_name]
+        if array_name not in new_hashes.files:
+            print(f"{array_name}: {len(old_array):,}, refused by {new_version}")
             continue
-        differing = np.flatnonzero(before[name] != after[name])
-        print(
-            f"{name}: {len(before[name]):,}, {len(differing)} differ {differing[:5].tolist() or ''}"
-        )
+        # Hashes are in the order of the texts. The first differing texts are named.
+        differing = np.flatnonzero(old_array != new_hashes[array_name])
+        examples = differing[:5].tolist() or ""
+        print(f"{array_name}: {len(old_array):,}, {len(differing)} differ {examples}")
         total += len(differing)
     return total
 
 
-def compare_engines(data: Path) -> int:
-    """Print a line per tokenizer and mode; return the number of documents that
-    differ.
+def compare_backends(data: Path) -> int:
+    """Compare backends with all tokenizers; return the number of documents that differ.
+
+    A line is printed for each tokenizer and mode.
     """
     text = corpus(data)
-    return sum(
-        compare(files, mode, text)
-        for files in tokenizers_of(data)
-        for mode in ("literal", "encode")
-    )
+    differing = 0
+    for files in tokenizers_of(data):
+        for mode in MODES:
+            differing += compare(files, mode, text)
+    return differing
 
 
 def compare(files: TokenizerFiles, mode: str, text: pa.LargeStringArray) -> int:
-    """Encode every document with both engines and return how many differ."""
+    """Encode each document with both backends; return the number of differences.
+
+    Args:
+        files: Tokenizer.
+        mode: Treatment of special tokens, one of :data:`MODES`.
+        text: Documents.
+    """
+    # 1. Load the backend that a build of this size chooses, and the reference.
     choice, _ = choose_encoder(
         files, "auto", mode, size=text.nbytes, add_special_tokens=False
     )
     chosen = Encoder(files, engine=choice.engine, special_tokens_in_text=mode)
     reference = Encoder(files, engine="tokenizers", special_tokens_in_text=mode)
-    seconds, tokens, differing = [0.0, 0.0], 0, 0
-    for first in range(0, len(text), ROWS):
-        batch = text.slice(first, ROWS)
-        started = time.process_time()
-        got = chosen.encode(batch)
+    # 2. Encode the documents in batches by both, and count the differences.
+    chosen_seconds = 0.0
+    reference_seconds = 0.0
+    token_count = 0
+    differing = 0
+    for first_row in range(0, len(text), ROWS):
+        batch = text.slice(first_row, ROWS)
+        start_time = time.process_time()
+        encoded = chosen.encode(batch)
         middle = time.process_time()
-        want = reference.encode(batch)
-        seconds[0] += middle - started
-        seconds[1] += time.process_time() - middle
-        tokens += len(want.ids)
-        if not (
-            np.array_equal(got.offsets, want.offsets)
-            and np.array_equal(got.ids, want.ids)
-        ):
-            rows = zip(
-                got.offsets[:-1],
-                got.offsets[1:],
-                want.offsets[:-1],
-                want.offsets[1:],
-                strict=True,
-            )
-            differing += sum(
-                not np.array_equal(got.ids[a:b], want.ids[c:d]) for a, b, c, d in rows
-            )
+        expected = reference.encode(batch)
+        chosen_seconds += middle - start_time
+        reference_seconds += time.process_time() - middle
+        token_count += len(expected.ids)
+        differing += _count_differing(encoded, expected)
     print(
-        f"{files.name} {mode}: {choice.engine}, {len(text)} documents, {tokens} tokens, {differing} differ; "
-        f"CPU {seconds[0]:.1f} s against {seconds[1]:.1f} s",
+        f"{files.name} {mode}: {choice.engine}, {len(text)} documents, {token_count} tokens, {differing} differ; "
+        f"CPU {chosen_seconds:.1f} s against {reference_seconds:.1f} s",
         flush=True,
     )
     return differing
+
+
+def _count_differing(encoded: Encoded, expected: Encoded) -> int:
+    """Return the number of rows with different ids."""
+    # Compare all rows at once, since nearly all batches are equal.
+    if np.array_equal(encoded.offsets, expected.offsets) and np.array_equal(
+        encoded.ids, expected.ids
+    ):
+        return 0
+    differing = 0
+    for ids, expected_ids in zip(_rows(encoded), _rows(expected), strict=True):
+        if not np.array_equal(ids, expected_ids):
+            differing += 1
+    return differing
+
+
+def _rows(encoded: Encoded) -> list[Int32]:
+    """Return the ids of each text."""
+    return np.split(encoded.ids, encoded.offsets[1:-1])
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The systems compared: how each is started, and what it should have produced."""
+"""Compared systems: command line, required packages, and expected output of each."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ INSTALL: Final = (
 
 @dataclass(frozen=True, slots=True)
 class System:
-    """One line of the table.
+    """Compared system with a number of workers, one row of the table.
 
     Attributes:
-        family: What runs, a key of :data:`MEANING`.
+        family: Name of the program, a key of :data:`MEANING`.
         workers: Number of worker processes.
-        peer: It is slow, so that it may get a smaller input.
+        peer: True for slow systems, which may get a smaller input.
         needs: Modules that must be importable.
-        environment: Name of the environment that runs it, by the variable
-            ``BENCH_PYTHON_`` and this name. Empty: the benchmark's own.
+        environment: Name of the environment that runs the system, see
+            :func:`.interpreters.variable`; empty: that of the benchmark.
     """
 
     family: str
@@ -42,29 +42,31 @@ class System:
 
     @property
     def name(self) -> str:
-        """What the options and the table call it."""
+        """Name in options and reports."""
         return f"{self.family}-{self.workers}"
 
     def missing(self) -> str | None:
-        """Why it cannot run here, with the install line; None if it can."""
+        """Return why the system cannot run, with the install line; None if it can."""
         if self.environment and variable(self.environment) not in os.environ:
-            return f"it needs a Python of its own, named by {variable(self.environment)}: see benchmarks/README.md"
-        absent = [name for name in self.needs if not can_import(self.python, name)]
-        return (
-            f"not installed for {self.python}: {', '.join(absent)}; {INSTALL}"
-            if absent
-            else None
-        )
+            return f"it needs a separate Python, named by {variable(self.environment)}: see benchmarks/README.md"
+        # Its interpreter may be that of another environment.
+        missing_modules: list[str] = []
+        for module in self.needs:
+            if not can_import(self.python, module):
+                missing_modules.append(module)
+        if missing_modules:
+            return f"not installed for {self.python}: {', '.join(missing_modules)}; {INSTALL}"
+        return None
 
     @property
     def python(self) -> str:
-        """The interpreter that runs it."""
+        """Python interpreter that runs the system."""
         return interpreter(self.environment or "tokenlake")
 
 
 TOKENIZERS_1: Final = "TOKENIZERS1"
-"""The environment with `tokenizers` 1.x, named by ``BENCH_PYTHON_TOKENIZERS1``; it
-may have Tokenlake and datasets.
+"""Environment with `tokenizers` 1.x, named by ``BENCH_PYTHON_TOKENIZERS1``. Tokenlake
+and datasets are optional in it.
 """
 
 SYSTEMS: Final = (
@@ -119,6 +121,8 @@ MEANING: Final = {
     "datasets-tokenizers1": "datasets map + to_parquet, with tokenizers 1.x",
     "datatrove": "datatrove tokenize + merge",
 }
+"""Family -> label in reports."""
+
 _PROGRAMS: Final = {
     "bare": "bare_gigatoken",
     "tokenizers": "bare_tokenizers",
@@ -127,16 +131,23 @@ _PROGRAMS: Final = {
     "datasets-tokenizers1": "datasets_tokenizers",
     "datatrove": "datatrove_tokens",
 }
-_RAW: Final = {"bare": "ids.bin", "tokenizers": "*.ids", "tokenizers1": "*.ids"}
-"""Files of raw ids that a bare loop writes, in the order of the input's files."""
+"""Family -> program in :mod:`benchmarks.systems`."""
 
+_RAW: Final = {"bare": "ids.bin", "tokenizers": "*.ids", "tokenizers1": "*.ids"}
+"""Bare loop -> pattern of its files of raw ids. They are in the order of the input."""
 
 _OURS: Final = ("build", "build-tokenizers1", "run")
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One run of one system. `output` is an existing empty folder."""
+    """Work of one run of a system.
+
+    Attributes:
+        source: Input to read.
+        vocabulary: Tokenizer.
+        output: Existing, empty folder for the output.
+    """
 
     source: Input
     vocabulary: Vocabulary
@@ -144,7 +155,10 @@ class Job:
 
 
 def command(system: System, job: Job) -> list[str]:
-    """The command line of this run; for Tokenlake it also writes the configuration."""
+    """Return the command line of a run.
+
+    For Tokenlake, the configuration of the build is written as well.
+    """
     if system.family in _OURS:
         config = builds.write_config(
             job.output / "bench.yaml", job.source, job.vocabulary, job.output / "store"
@@ -152,6 +166,8 @@ def command(system: System, job: Job) -> list[str]:
         if system.family == "run":
             return builds.flow_command(config, system.workers)
         return builds.library_command(config, system.workers, system.python)
+    # All other programs have the same arguments, see systems/arguments.py.
+    program = f"benchmarks.systems.{_PROGRAMS[system.family]}"
     arguments = [
         job.source.folder,
         job.vocabulary.folder,
@@ -160,45 +176,37 @@ def command(system: System, job: Job) -> list[str]:
         str(system.workers),
         str(job.vocabulary.id_bytes),
     ]
-    return [
-        system.python,
-        "-m",
-        f"benchmarks.systems.{_PROGRAMS[system.family]}",
-        *arguments,
-    ]
+    return [system.python, "-m", program, *arguments]
 
 
 def content_tokens(system: System, job: Job) -> int:
-    """Ids of the documents' own text in the output, without what the system adds
-    around a document.
+    """Return the number of ids in the output that belong to the text of documents.
+
+    Ids that a system adds to each document are not counted, so that all systems have
+    the same number.
     """
     if system.family in _OURS:
         return int(builds.manifest(job.output / "store")["account"]["tokens"])
-    width = job.vocabulary.id_bytes
+    id_bytes = job.vocabulary.id_bytes
+    document_count = job.source.documents
     if system.family in _RAW:
-        return (
-            sum(path.stat().st_size for path in job.output.glob(_RAW[system.family]))
-            // width
-        )
-    # One EOS a document, in place of what the tokenizer adds.
+        return _bytes_of(job.output, _RAW[system.family]) // id_bytes
     if system.family == "datatrove":
-        total = sum(
-            path.stat().st_size for path in (job.output / "merged").glob("*.ds")
-        )
-        return total // width - job.source.documents
-    return (
-        _parquet_ids(job.output / "train.parquet")
-        - job.source.documents * job.vocabulary.adds
-    )
+        # It adds one EOS to each document, in place of the post-processor's ids.
+        return _bytes_of(job.output / "merged", "*.ds") // id_bytes - document_count
+    added = document_count * job.vocabulary.adds
+    return _parquet_ids(job.output / "train.parquet") - added
 
 
 def ids_digest(system: System, job: Job) -> str | None:
-    """Return the sha256 of all ids of a bare loop, in the order of the documents;
-    None for other systems.
+    """Return the sha256 of all ids of a bare loop; None for other systems.
+
+    The ids are in the order of the documents.
     """
     if system.family not in _RAW:
         return None
     digest = hashlib.sha256()
+    # Files in the order of the input, in blocks.
     for path in sorted(job.output.glob(_RAW[system.family])):
         with path.open("rb") as source:
             while block := source.read(1 << 20):
@@ -206,8 +214,15 @@ def ids_digest(system: System, job: Job) -> str | None:
     return digest.hexdigest()
 
 
+def _bytes_of(folder: Path, pattern: str) -> int:
+    """Return the bytes of the files of a folder that match a pattern."""
+    return sum(path.stat().st_size for path in folder.glob(pattern))
+
+
 def _parquet_ids(path: Path) -> int:
-    batches = pq.ParquetFile(path).iter_batches(columns=["input_ids"])
-    return sum(
-        pc.sum(pc.list_value_length(batch.column(0))).as_py() or 0 for batch in batches
-    )
+    """Return the number of ids in the column `input_ids` of a Parquet file."""
+    total = 0
+    for batch in pq.ParquetFile(path).iter_batches(columns=["input_ids"]):
+        lengths = pc.list_value_length(batch.column(0))
+        total += pc.sum(lengths).as_py() or 0  # None for an empty batch
+    return total

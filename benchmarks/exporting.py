@@ -1,23 +1,22 @@
-"""Export to the formats of trainers: seconds beside a bare loop and a bare write.
+"""Exports to the formats of trainers, compared with a bare loop and a bare write.
 
-``python -m benchmarks.exporting STORE NAME`` takes a committed version that is packed
-or of kind ``tokens`` and has no loss mask. For each format, in turns:
+``python -m benchmarks.exporting STORE NAME`` exports a committed version that is packed
+or of kind ``tokens``, without loss mask. For each format it measures, in turns:
 
 1. The export, with its hashes, borders, manifest and fsync.
-2. The bare loop: decode the same row groups as the loader does it, one after the other,
-   hash the bytes of the export's files, which are in memory, and write them.
-3. The bare write: the same bytes alone.
+2. The bare loop: decode the same row groups as the loader does, one after the other,
+   hash the bytes of the exported files, which are in memory, and write them.
+3. The bare write: only write the same bytes.
 
-All three leave the same files and folders, and each file and folder is brought to the
-disk by fsync, as an export does it. Each begins when the disk has nothing to write:
-otherwise a bare write would wait for the bytes of the run before it, and look slower
-than it is.
+All three write the same files and folders, and call fsync on each of them, as an export
+does. Each begins when the disk has no pending writes. Otherwise a bare write would wait
+for the bytes of the run before it, and appear slower than it is.
 
-The table has the median of each, by wall clock and in CPU seconds of all threads, and
-the shares ``bare loop / export`` and ``bare write / export``. The latter depends on the
-disk: an export decodes and hashes, so that a disk which takes bytes faster than a
-processor hashes them makes every export look slow. The former shows what is left to
-save. It may exceed 1, because an export uses several threads.
+The table has the median of each, in wall seconds and in CPU seconds of all threads, and
+the ratios ``bare loop / export`` and ``bare write / export``. The first ratio shows how
+much an export could save. It may exceed 1, because an export uses several threads. The
+second ratio depends on the disk: if the disk is faster than the hash, it is low for
+every export.
 """
 
 from __future__ import annotations
@@ -45,11 +44,11 @@ FORMATS: Final = ("megatron", "numpy", "npy", "mds", "litdata", "array_record")
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """Duration of one run.
+    """Times of a run.
 
     Attributes:
-        wall: Seconds by the clock.
-        cpu: CPU seconds of this process, all threads.
+        wall: Wall seconds.
+        cpu: CPU seconds of all threads of this process.
     """
 
     wall: float
@@ -57,12 +56,13 @@ class Times:
 
 
 def timed(work: Callable[[], object]) -> Times:
-    """Run a function once, when the disk has nothing to write."""
+    """Run a function once, when the disk has no pending writes."""
     os.sync()
-    wall = time.perf_counter()
-    cpu = time.process_time()
+    wall_start = time.perf_counter()
+    cpu_start = time.process_time()
     work()
-    return Times(time.perf_counter() - wall, time.process_time() - cpu)
+    wall = time.perf_counter() - wall_start
+    return Times(wall, time.process_time() - cpu_start)
 
 
 def median_of(runs: Sequence[Times]) -> Times:
@@ -73,7 +73,7 @@ def median_of(runs: Sequence[Times]) -> Times:
 
 
 def contents_of(folder: Path) -> dict[str, bytes]:
-    """Return name -> content of all files of a folder."""
+    """Return the content of all files of a folder, by relative path."""
     contents: dict[str, bytes] = {}
     for path in sorted(folder.rglob("*")):
         if path.is_file():
@@ -84,15 +84,24 @@ def contents_of(folder: Path) -> dict[str, bytes]:
 def bare_loop(
     store: str, manifest: tl.Manifest, contents: Mapping[str, bytes], folder: Path
 ) -> None:
-    """Decode all rows of a version, hash the files of the export, and write them."""
-    reading = open_store(store)
+    """Decode all rows of a version, hash the exported files, and write them.
+
+    Args:
+        store: Address of the store.
+        manifest: Manifest of the version.
+        contents: Relative path -> content of each file.
+        folder: New folder for the files.
+    """
+    # 1. Decode.
+    opened_store = open_store(store)
     for split in manifest.splits:
-        with StoredRows(reading, manifest, split) as rows:
+        with StoredRows(opened_store, manifest, split) as rows:
             for group in range(len(rows.group_rows)):
                 if manifest.kind == "packed":
                     rows.packed(group, loss_mask=False)
                 else:
                     rows.read(group, ["input_ids"])
+    # 2. Hash and write.
     content_hash = hashlib.sha256()
     for data in contents.values():
         content_hash.update(data)
@@ -100,8 +109,14 @@ def bare_loop(
 
 
 def bare_write(contents: Mapping[str, bytes], folder: Path) -> None:
-    """Write files, and bring them and their folders to the disk."""
+    """Write files, and call fsync on them and on their folders.
+
+    Args:
+        contents: Relative path -> content of each file.
+        folder: New folder for the files.
+    """
     folder.mkdir()
+    # The folders that get a new entry.
     folders = {folder, folder.parent}
     for name, data in contents.items():
         path = folder / name
@@ -120,7 +135,15 @@ def bare_write(contents: Mapping[str, bytes], folder: Path) -> None:
 def measure_format(
     store: str, manifest: tl.Manifest, format: str, folder: Path, repeats: int
 ) -> str:
-    """Return the line of a format."""
+    """Measure a format, and return its line of the table.
+
+    Args:
+        store: Address of the store.
+        manifest: Manifest of the version.
+        format: Name of the format.
+        folder: Folder to write into.
+        repeats: Number of measurements.
+    """
     name = f"{manifest.dataset}@v{manifest.version}"
     export_runs: list[Times] = []
     loop_runs: list[Times] = []
@@ -129,9 +152,11 @@ def measure_format(
     for _ in range(repeats):
         for target in ("export", "loop", "write"):
             shutil.rmtree(folder / target, ignore_errors=True)
+        # 1. The export.
         export = partial(tl.export_version, store, folder / "export", format, name=name)
         export_runs.append(timed(export))
         contents = contents_of(folder / "export")
+        # 2. The bare loop and the bare write of the exported files.
         loop = partial(bare_loop, store, manifest, contents, folder / "loop")
         loop_runs.append(timed(loop))
         write = partial(bare_write, contents, folder / "write")
@@ -152,7 +177,7 @@ def measure_format(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print the table."""
+    """Measure all requested formats, and print the table."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -1,8 +1,7 @@
-"""Reading raw files: CPU seconds beside other readers, memory on 10 GB, milliseconds of
-a seek.
+"""Reading of raw files: CPU seconds compared with other readers, memory, and seeks.
 
-A case is one file, the same for all readers, made from the machine's text: long
-documents are source files as they are, short ones their paragraphs.
+A case is a file that all readers read. It is made of texts of this machine: long
+documents are source files, short ones their paragraphs.
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
 from pathlib import Path
 from typing import Final
 
@@ -24,20 +22,45 @@ import pyarrow.parquet as pq
 from benchmarks.goals import Goal
 from benchmarks.inputs import InputMaker, documents
 from benchmarks.measure import Measurement, measure
+from tokenlake import JsonShardedSource, ParquetShardedSource
 
 SYSTEMS: Final = ("tokenlake", "polars", "duckdb", "pyarrow")
-SHARE: Final = 0.8  # of the fastest reader's MB per CPU second, at least
-_LARGE_GROUP_ROWS: Final = 100_000  # up to a GB of text: the worst that writers make
-_GROUP_ROWS: Final = 1000  # of a Parquet row group, as the Hub's datasets have them
-PEAK_BYTES: Final = 500 * 10**6  # of a process that reads 10 GB
+SHARE: Final = 0.8
+"""Goal: MB per CPU second, divided by those of the fastest reader."""
+
+PEAK_BYTES: Final = 500 * 10**6
+"""Goal: peak memory of a process that reads 10 GB."""
+
 SEEK_SECONDS: Final = 0.05
-_SHORT: Final = 1000  # bytes of a short document, at most
-_FEW: Final = 10_000  # bytes of the files that show what starting costs
+"""Goal: median seconds of a seek."""
+
+_GROUP_ROWS: Final = 1000
+"""Rows of a Parquet row group, as in datasets of the Hub."""
+
+_LARGE_GROUP_ROWS: Final = 100_000
+"""Rows of the largest Parquet row groups in practice, up to a GB of text."""
+
+_SHORT: Final = 1000
+"""Largest number of characters of a short document."""
+
+_TINY: Final = 10_000
+"""Bytes of the files that show the costs of starting."""
 
 
 @dataclass(slots=True, kw_only=True)
 class ReadCase:
-    """One file and what each reader took for it."""
+    """File that all readers read, with their measurements.
+
+    Attributes:
+        name: Description for the report.
+        kind: Format of the file.
+        path: Path of the file.
+        text_bytes: Bytes of all texts in UTF-8.
+        rows: Number of rows.
+        runs: Reader -> measurements.
+        startup: Reader -> CPU seconds for a file of a few rows.
+        failures: Reader -> reason of its failure.
+    """
 
     name: str
     kind: str
@@ -49,147 +72,189 @@ class ReadCase:
     failures: dict[str, str] = field(default_factory=dict)
 
     def cpu(self, system: str) -> float:
-        """Median CPU seconds of the whole process."""
+        """Return the median CPU seconds of the process of a reader."""
         return statistics.median(run.cpu for run in self.runs[system])
 
     def whole(self, system: str) -> float:
-        """MB of text per CPU second of the whole process."""
+        """Return MB of text per CPU second of the process."""
         return self.text_bytes / 1e6 / self.cpu(system)
 
     def rate(self, system: str) -> float:
-        """MB of text per CPU second beyond those that the same process takes for a
-        file of a few rows.
-        """
-        return (
-            self.text_bytes
-            / 1e6
-            / max(self.cpu(system) - self.startup.get(system, 0.0), 1e-3)
-        )
+        """Return MB of text per CPU second, without the costs of starting."""
+        seconds = self.cpu(system) - self.startup.get(system, 0.0)
+        return self.text_bytes / 1e6 / max(seconds, 1e-3)
 
     def goal(self) -> Goal | None:
-        """Ours against the fastest peer."""
+        """Return the goal that compares Tokenlake with the fastest other reader."""
         peers = [name for name in self.runs if name != "tokenlake"]
         if "tokenlake" not in self.runs or not peers:
             return None
-        best = max(peers, key=self.rate)
-        what = f"reading {self.name}: MB per CPU s beyond start-up, tokenlake / {best}"
+        # Rates without start-up are compared, which do not depend on the size.
+        fastest = max(peers, key=self.rate)
         return Goal(
-            what, self.rate("tokenlake") / self.rate(best), "at least", SHARE, "x"
+            f"reading {self.name}: MB per CPU s beyond start-up, tokenlake / {fastest}",
+            self.rate("tokenlake") / self.rate(fastest),
+            "at least",
+            SHARE,
+            "x",
         )
 
 
 def measure_reading(
     work: Path, maker: InputMaker, megabytes: float, repeats: int
 ) -> list[ReadCase]:
-    """Every system on every case, in rotation, a warm-up first; medians are over
-    `repeats` runs.
+    """Measure all readers on all cases, in rotation after a warm-up.
+
+    Args:
+        work: Work folder of the benchmark.
+        maker: Source of the texts.
+        megabytes: Size of the files in 10^6 bytes of text.
+        repeats: Number of measurements.
     """
     cases = list(make_cases(work, maker, int(megabytes * 1e6)))
-    few = {
-        case.kind: case
-        for case in make_cases(work, maker, _FEW)
-        if case.name.startswith("short")
-    }
-    for kind, case in few.items():
+    # 1. The costs of starting, from a tiny file of each format.
+    for tiny_case in make_cases(work, maker, _TINY):
+        if not tiny_case.name.startswith("short"):
+            continue
         for system in SYSTEMS:
             for turn in range(repeats + 1):
-                _run(work, case, system, keep=turn > 0)
-        for large in cases:
-            if large.kind == kind:
-                large.startup = {system: case.cpu(system) for system in case.runs}
+                _run(work, tiny_case, system, is_measured=turn > 0)
+        for case in cases:
+            if case.kind == tiny_case.kind:
+                case.startup = {name: tiny_case.cpu(name) for name in tiny_case.runs}
+    # 2. All cases. The first turn is the warm-up.
     for case in cases:
         for turn in range(repeats + 1):
             for system in SYSTEMS:
                 if system not in case.failures:
-                    _run(work, case, system, keep=turn > 0)
+                    _run(work, case, system, is_measured=turn > 0)
     return cases
 
 
-def _run(work: Path, case: ReadCase, system: str, *, keep: bool) -> None:
-    log, answer = work / "logs" / f"read-{system}.log", work / "scratch" / "read.txt"
-    for path in (log, answer):
+def _run(work: Path, case: ReadCase, system: str, *, is_measured: bool) -> None:
+    """Run a reader on a case, and add its measurement or failure to the case.
+
+    Args:
+        work: Work folder of the benchmark.
+        case: Case.
+        system: Name of the reader.
+        is_measured: False for a warm-up.
+    """
+    # 1. Run the reader in a new process.
+    log_path = work / "logs" / f"read-{system}.log"
+    counts_path = work / "scratch" / "read.txt"
+    for path in (log_path, counts_path):
         path.parent.mkdir(exist_ok=True, parents=True)
-    command = [
-        sys.executable,
-        "-m",
-        "benchmarks.systems.readers",
-        system,
-        case.kind,
-        case.path,
-        str(answer),
-    ]
-    done = measure(command, report=work / "scratch" / "read.json", log=log)
-    if done.exit_code:
-        case.failures[system] = f"exit code {done.exit_code}, see {log}"
+    program = "benchmarks.systems.readers"
+    arguments = [system, case.kind, case.path, str(counts_path)]
+    run = measure(
+        [sys.executable, "-m", program, *arguments],
+        report=work / "scratch" / "read.json",
+        log=log_path,
+    )
+    # 2. Check that it read all rows.
+    failure: str | None = None
+    if run.exit_code:
+        failure = f"exit code {run.exit_code}, see {log_path}"
+    else:
+        counts = tuple(map(int, counts_path.read_text().split()))
+        expected = (case.rows, case.text_bytes)
+        if counts != expected:
+            failure = f"read {counts}, expected {expected}"
+    if failure is not None:
+        case.failures[system] = failure
         case.runs.pop(system, None)
-        return
-    found = tuple(map(int, answer.read_text().split()))
-    if found != (case.rows, case.text_bytes):
-        case.failures[system] = f"read {found}, expected {(case.rows, case.text_bytes)}"
-        case.runs.pop(system, None)
-    elif keep:
-        case.runs.setdefault(system, []).append(done)
+    elif is_measured:
+        case.runs.setdefault(system, []).append(run)
 
 
 def make_cases(work: Path, maker: InputMaker, size: int) -> Iterator[ReadCase]:
-    """The files of all cases, written where they are not there yet."""
+    """Yield all cases. Files that do not exist are written.
+
+    Args:
+        work: Work folder of the benchmark.
+        maker: Source of the texts.
+        size: Bytes of text of each file.
+    """
     folder = work / "inputs" / f"reading-2-{size / 1e6:g}MB"
     folder.mkdir(parents=True, exist_ok=True)
     for length in ("long", "short"):
-        texts = _texts(maker, size, short=length == "short")
+        texts = _texts(maker, size, are_short=length == "short")
+        text_bytes = _bytes_of(texts)
+        # All formats hold the same texts.
         for kind, write in _WRITERS.items():
             path = folder / f"{length}.{kind}"
             if not path.exists():
                 write(path, texts)
-            total = sum(len(text.encode()) for text in texts)
-            name = f"{length} documents ({total / len(texts):.0f} bytes), {kind}"
+            mean = text_bytes / len(texts)
             yield ReadCase(
-                name=name, kind=kind, path=str(path), text_bytes=total, rows=len(texts)
+                name=f"{length} documents ({mean:.0f} bytes), {kind}",
+                kind=kind,
+                path=str(path),
+                text_bytes=text_bytes,
+                rows=len(texts),
             )
 
 
-def _texts(maker: InputMaker, size: int, *, short: bool) -> list[str]:
-    found: list[str] = []
-    total = 0
-    for _, text in documents(maker.files()):
-        pieces = text.split("\n\n") if short else [text]
+def _bytes_of(texts: Sequence[str]) -> int:
+    """Return the bytes of texts in UTF-8."""
+    return sum(len(text.encode()) for text in texts)
+
+
+def _texts(maker: InputMaker, size: int, *, are_short: bool) -> list[str]:
+    """Return texts of at least `size` characters.
+
+    Args:
+        maker: Source of the texts.
+        size: Number of characters.
+        are_short: True for paragraphs of at most 1,000 characters, False for files.
+    """
+    texts: list[str] = []
+    character_count = 0
+    for _, document in documents(maker.files()):
+        pieces = [document]
+        if are_short:
+            pieces = [paragraph[:_SHORT] for paragraph in document.split("\n\n")]
+        # Leave out blank texts, and those with NUL.
         for piece in pieces:
-            part = piece[:_SHORT] if short else piece
-            if part.strip() and "\0" not in part:
-                found.append(part)
-                total += len(part)
-        if total >= size:
+            if piece.strip() and "\0" not in piece:
+                texts.append(piece)
+                character_count += len(piece)
+        if character_count >= size:
             break
-    return found
+    return texts
 
 
 def _write_jsonl(path: Path, texts: Sequence[str]) -> None:
-    with path.open("wb") as sink:
+    """Write texts as JSON Lines, with columns id, text and lang."""
+    with path.open("wb") as output_file:
         for index, text in enumerate(texts):
             record = {"id": index, "text": text, "lang": "en"}
-            sink.write(orjson.dumps(record, option=orjson.OPT_APPEND_NEWLINE))
+            output_file.write(orjson.dumps(record, option=orjson.OPT_APPEND_NEWLINE))
 
 
 def _write_parquet(path: Path, texts: Sequence[str]) -> None:
+    """Write texts as Parquet, with columns id and text."""
     schema = pa.schema([("id", pa.int64()), ("text", pa.large_string())])
     with pq.ParquetWriter(
         path, schema, compression="zstd", write_page_checksum=True
-    ) as sink:
-        rest = iter(enumerate(texts))
-        while part := list(islice(rest, _GROUP_ROWS)):
-            ids, values = zip(*part, strict=True)
-            sink.write_batch(
-                pa.RecordBatch.from_arrays(
-                    [pa.array(ids), pa.array(values, pa.large_string())], schema=schema
-                )
+    ) as output_file:
+        for first in range(0, len(texts), _GROUP_ROWS):
+            # One row group.
+            group_texts = texts[first : first + _GROUP_ROWS]
+            ids = pa.array(range(first, first + len(group_texts)), pa.int64())
+            values = pa.array(group_texts, pa.large_string())
+            output_file.write_batch(
+                pa.RecordBatch.from_arrays([ids, values], schema=schema)
             )
 
 
 def _write_csv(path: Path, texts: Sequence[str]) -> None:
-    with path.open("w", newline="", encoding="utf-8") as sink:
-        rows = csv.writer(sink)
-        rows.writerow(["id", "text"])
-        rows.writerows(enumerate(texts))
+    """Write texts as CSV, with columns id and text."""
+    with path.open("w", newline="", encoding="utf-8") as output_file:
+        writer = csv.writer(output_file)
+        writer.writerow(["id", "text"])
+        writer.writerows(enumerate(texts))
 
 
 _WRITERS: Final[dict[str, Callable[[Path, Sequence[str]], None]]] = {
@@ -197,92 +262,127 @@ _WRITERS: Final[dict[str, Callable[[Path, Sequence[str]], None]]] = {
     "parquet": _write_parquet,
     "csv": _write_csv,
 }
+"""Format -> function that writes texts to a file."""
 
 
 def measure_large(work: Path, maker: InputMaker, gigabytes: float) -> list[Goal]:
-    """Peak memory of a process that reads `gigabytes` of text in one file, per
-    format.
+    """Measure the peak memory of a process that reads a large file, for each format.
+
+    Args:
+        work: Work folder of the benchmark.
+        maker: Source of the texts.
+        gigabytes: Size of the file in 10^9 bytes of text.
+
+    Raises:
+        RuntimeError: A file was not read completely.
     """
-    texts = _texts(maker, 64_000_000, short=False)
+    # 64 MB of text are repeated until the file is large enough.
+    texts = _texts(maker, 64_000_000, are_short=False)
     goals: list[Goal] = []
-    for name in ("large.jsonl.zst", "large.jsonl", "large.parquet", "large.csv"):
-        kind, path = name.split(".")[1], work / "scratch" / name
+    for file_name in ("large.jsonl.zst", "large.jsonl", "large.parquet", "large.csv"):
+        kind = file_name.split(".")[1]
+        path = work / "scratch" / file_name
         path.parent.mkdir(exist_ok=True)
-        rows, size = _write_large(path, kind, texts, int(gigabytes * 1e9))
+        rows, text_bytes = _write_large(path, kind, texts, int(gigabytes * 1e9))
         case = ReadCase(
-            name=name, kind=kind, path=str(path), text_bytes=size, rows=rows
+            name=file_name, kind=kind, path=str(path), text_bytes=text_bytes, rows=rows
         )
-        _run(work, case, "tokenlake", keep=True)
+        _run(work, case, "tokenlake", is_measured=True)
+        # Large files are removed at once: the disk may not hold all of them.
         path.unlink()
         if case.failures:
-            raise RuntimeError(f"{name}: {case.failures['tokenlake']}")
-        peak = case.runs["tokenlake"][0].peak_bytes
-        what = f"reading {size / 1e9:.1f} GB of text from {name}: peak memory"
-        goals.append(Goal(what, peak / 1e6, "at most", PEAK_BYTES / 1e6, " MB"))
+            raise RuntimeError(f"{file_name}: {case.failures['tokenlake']}")
+        peak_bytes = case.runs["tokenlake"][0].peak_bytes
+        goals.append(
+            Goal(
+                f"reading {text_bytes / 1e9:.1f} GB of text from {file_name}: peak memory",
+                peak_bytes / 1e6,
+                "at most",
+                PEAK_BYTES / 1e6,
+                " MB",
+            )
+        )
     return goals
 
 
 def _write_large(
     path: Path, kind: str, texts: Sequence[str], size: int
 ) -> tuple[int, int]:
-    """Write the same texts again and again; return rows and bytes of text."""
-    once = sum(len(text.encode()) for text in texts)
-    turns = max(1, size // once)
+    """Write the same texts repeatedly.
+
+    Args:
+        path: File to write; it is compressed if its name ends with ``.zst``.
+        kind: Format of the file.
+        texts: Texts.
+        size: Bytes of text to approach.
+
+    Returns:
+        Number of rows, and bytes of text.
+    """
+    pass_bytes = _bytes_of(texts)
+    passes = max(1, size // pass_bytes)
+    # Row groups are written one by one, so that memory is small.
     if kind == "parquet":
-        table = pa.table(
-            {
-                "id": pa.array(range(len(texts))),
-                "text": pa.array(texts, pa.large_string()),
-            }
-        )
-        with pq.ParquetWriter(
-            path, table.schema, compression="zstd", write_page_checksum=True
-        ) as sink:
-            for _ in range(turns):
-                sink.write_table(table, row_group_size=_LARGE_GROUP_ROWS)
-        return len(texts) * turns, once * turns
-    part = path.with_name(f"part.{kind}")
-    _WRITERS[kind](part, texts)
-    data = part.read_bytes()
-    part.unlink()
-    head = b""
-    if kind == "csv":
-        head, data = data[: data.index(b"\n") + 1], data[data.index(b"\n") + 1 :]
-    codec = "zstd" if path.suffix == ".zst" else None
-    with pa.output_stream(str(path), compression=codec) as sink:
-        sink.write(head)
-        for _ in range(turns):
-            sink.write(data)
-    return len(texts) * turns, once * turns
+        _write_large_parquet(path, texts, passes)
+    else:
+        # Write the texts once, and copy the bytes of all lines but the header.
+        part = path.with_name(f"part.{kind}")
+        _WRITERS[kind](part, texts)
+        lines = part.read_bytes()
+        part.unlink()
+        header = b""
+        if kind == "csv":
+            header_end = lines.index(b"\n") + 1
+            header = lines[:header_end]
+            lines = lines[header_end:]
+        codec = "zstd" if path.suffix == ".zst" else None
+        with pa.output_stream(str(path), compression=codec) as output_file:
+            output_file.write(header)
+            for _ in range(passes):
+                output_file.write(lines)
+    return len(texts) * passes, pass_bytes * passes
+
+
+def _write_large_parquet(path: Path, texts: Sequence[str], passes: int) -> None:
+    """Write the same texts repeatedly, in large row groups."""
+    ids = pa.array(range(len(texts)))
+    table = pa.table({"id": ids, "text": pa.array(texts, pa.large_string())})
+    with pq.ParquetWriter(
+        path, table.schema, compression="zstd", write_page_checksum=True
+    ) as output_file:
+        for _ in range(passes):
+            output_file.write_table(table, row_group_size=_LARGE_GROUP_ROWS)
 
 
 def measure_seek(cases: Sequence[ReadCase], repeats: int = 25) -> list[Goal]:
-    """Milliseconds to the first row at a random place, through the row-wise API; the
-    index is built first.
-    """
-    from tokenlake import JsonShardedSource, ParquetShardedSource
+    """Measure the time to read a row at any place through the row-wise API.
 
+    The index of the file is built before.
+
+    Args:
+        cases: Cases; those without a row-wise reader are left out.
+        repeats: Number of rows to read.
+    """
+    source_classes = {"jsonl": JsonShardedSource, "parquet": ParquetShardedSource}
     goals: list[Goal] = []
     for case in cases:
-        opener = {"jsonl": JsonShardedSource, "parquet": ParquetShardedSource}.get(
-            case.kind
-        )
-        if opener is None:
+        if case.kind not in source_classes:
             continue
-        source = opener(case.path)
+        source = source_classes[case.kind](case.path)
+        # The file is a single shard.
         (shard,) = source.shard_names
+        # Reading the last row builds the index.
         next(iter(source.open_shard_at_row(shard, case.rows - 1)))
-        places = [case.rows * turn // repeats for turn in range(repeats)]
-        times: list[float] = []
-        for place in places:
-            started = time.perf_counter()
-            next(iter(source.open_shard_at_row(shard, place)))
-            times.append(time.perf_counter() - started)
-        what = f"seek to a row, {case.name}: median (largest {max(times) * 1e3:.0f} ms)"
+        milliseconds: list[float] = []
+        for turn in range(repeats):
+            row = case.rows * turn // repeats
+            start_time = time.perf_counter()
+            next(iter(source.open_shard_at_row(shard, row)))
+            milliseconds.append((time.perf_counter() - start_time) * 1e3)
         goals.append(
             Goal(
-                what,
-                statistics.median(times) * 1e3,
+                f"seek to a row, {case.name}: median (largest {max(milliseconds):.0f} ms)",
+                statistics.median(milliseconds),
                 "at most",
                 SEEK_SECONDS * 1e3,
                 " ms",

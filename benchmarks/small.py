@@ -1,8 +1,8 @@
-"""Much that is small: 20,000 files of 1.5 KB beside a bare loop, and the same bytes in
-many units beside a few.
+"""Costs of many small files, and of many units.
 
-The bare loop is that of the throughput: pyarrow's parser, gigatoken, raw ids. It opens
-the same files.
+20,000 files of 1.5 KB are compared with a bare loop that opens the same files, and a
+build of many units with one of few units on the same input. The bare loop is that of
+the part `throughput`: pyarrow's parser, gigatoken, raw ids.
 """
 
 from __future__ import annotations
@@ -25,27 +25,60 @@ from benchmarks.measure import measure
 from benchmarks.vocabularies import Vocabulary
 
 FILES: Final = 20_000
-BARE: Final = 3.0  # times the CPU seconds of the bare loop
 UNITS: Final = 5_000
-EACH: Final = 3.0  # milliseconds of CPU for a unit beyond its bytes
 MEGABYTES: Final = 64.0
-_RECORDS, _CHARACTERS = 3, 480  # of a file, and of a record
-# A store for each run, and all are removed at the end: ext4 passes over inodes that
-# were deleted in the last minutes one by one, so that a file made in a folder where
-# thousands just went costs 0.4 to 0.6 ms, and not 0.02.
-_STORES: Final = count()
+"""Size of the input for few and for many units."""
+
+BARE: Final = 3.0
+"""Goal: CPU seconds of many files, divided by those of the bare loop."""
+
+EACH: Final = 3.0
+"""Goal: CPU milliseconds of a unit, beyond the cost of its bytes."""
+
+_FILE_RECORDS: Final = 3
+_RECORD_CHARACTERS: Final = 480
+"""Number of records per file, and of characters per record."""
+
+# ext4 skips inodes that were recently deleted one by one: creating a file in a folder
+# from which thousands were just removed takes 0.4 to 0.6 ms instead of 0.02. So each
+# run has a new store, and all stores are removed at the end.
+_STORE_NUMBERS: Final = count()
+"""Numbers of the stores of this process."""
 
 
 def measure_small(
     work: Path, maker: InputMaker, vocabulary: Vocabulary, repeats: int, *, quick: bool
 ) -> tuple[list[Goal], list[str]]:
-    """Return goals, and a note on what the runs took."""
-    files, units = (FILES // 40, UNITS // 100) if quick else (FILES, UNITS)
+    """Measure many files and many units, in rotation.
+
+    Args:
+        work: Work folder of the benchmark.
+        maker: Maker of the inputs.
+        vocabulary: Tokenizer.
+        repeats: Number of measurements.
+        quick: True for few files and units.
+
+    Returns:
+        Goals, and a note with the CPU seconds of all runs.
+    """
+    # 1. The inputs.
+    file_count = FILES
+    unit_count = UNITS
+    megabytes = MEGABYTES
+    if quick:
+        file_count = FILES // 40
+        unit_count = UNITS // 100
+        megabytes = 1.0
     folder = work / f"small-{vocabulary.name}"
-    source = _many_files(folder / f"files-{files}", maker.make(MEGABYTES), files)
-    text = maker.make(1.0 if quick else MEGABYTES)
-    size = int(text.file_bytes / units)
-    _fresh(folder / "stores").mkdir(parents=True)
+    many_files = _many_files(
+        folder / f"files-{file_count}", maker.make(MEGABYTES), file_count
+    )
+    text = maker.make(megabytes)
+    unit_bytes = int(text.file_bytes / unit_count)
+    stores = folder / "stores"
+    shutil.rmtree(stores, ignore_errors=True)
+    stores.mkdir(parents=True)
+    # 2. CPU seconds of all runs.
     runs: dict[str, list[float]] = {
         "bare": [],
         "files": [],
@@ -53,81 +86,99 @@ def measure_small(
         "many units": [],
     }
     for _ in range(repeats):
-        runs["bare"].append(_cpu(folder, _bare(folder, source, vocabulary)))
-        runs["files"].append(_cpu(folder, _build(folder, source, vocabulary, None)))
-        runs["few units"].append(_cpu(folder, _build(folder, text, vocabulary, None)))
-        runs["many units"].append(
-            _cpu(folder, _build(folder, text, vocabulary, str(size)))
-        )
-    took = {name: statistics.median(seconds) for name, seconds in runs.items()}
-    last = max((folder / "stores").iterdir(), key=lambda store: int(store.name))
-    made = len(list((builds.version_folder(last) / "ledger").iterdir()))
-    _fresh(folder / "stores")
-    each = (took["many units"] - took["few units"]) / made * 1e3
+        commands = {
+            "bare": _bare_command(folder, many_files, vocabulary),
+            "files": _build_command(folder / "files.json", many_files, vocabulary),
+            "few units": _build_command(folder / "few.json", text, vocabulary),
+            "many units": _build_command(
+                folder / "many.json", text, vocabulary, str(unit_bytes)
+            ),
+        }
+        for run_name, command in commands.items():
+            runs[run_name].append(_cpu_seconds(folder, command))
+    medians: dict[str, float] = {}
+    spans: list[str] = []
+    for run_name, seconds in runs.items():
+        medians[run_name] = statistics.median(seconds)
+        spans.append(f"{run_name} {_span(seconds)}")
+    # 3. The number of units of the last build, which is one of many units.
+    last_store = max(stores.iterdir(), key=lambda store: int(store.name))
+    ledger = builds.version_folder(last_store) / "ledger"
+    built_units = len(list(ledger.iterdir()))
+    shutil.rmtree(stores)
+    seconds_per_unit = (medians["many units"] - medians["few units"]) / built_units
     goals = [
         Goal(
-            f"{files:,} files of 1.5 KB: CPU s, tokenlake / bare gigatoken loop",
-            took["files"] / took["bare"],
+            f"{file_count:,} files of 1.5 KB: CPU s, tokenlake / bare gigatoken loop",
+            medians["files"] / medians["bare"],
             "at most",
             BARE,
             "x",
         ),
         Goal(
-            f"a unit of {size:,} bytes beyond its bytes",
-            each,
+            f"a unit of {unit_bytes:,} bytes, beyond the cost of its bytes",
+            seconds_per_unit * 1e3,
             "at most",
             EACH,
             " CPU ms",
         ),
     ]
-    told = ", ".join(f"{name} {_span(seconds)}" for name, seconds in runs.items())
-    return goals, [f"small files and units ({made:,} of them), CPU s: {told}"]
+    return goals, [
+        f"small files and units ({built_units:,} of them), CPU s: {', '.join(spans)}"
+    ]
 
 
 def _span(seconds: Sequence[float]) -> str:
-    return (
-        f"{statistics.median(seconds):.2f} ({min(seconds):.2f} to {max(seconds):.2f})"
-    )
+    """Return the median with the smallest and the largest value."""
+    median = statistics.median(seconds)
+    return f"{median:.2f} ({min(seconds):.2f} to {max(seconds):.2f})"
 
 
-def _many_files(folder: Path, source: Input, files: int) -> Input:
-    """Cut the documents of an input into files of three records of 480 characters,
-    unless they are there.
+def _many_files(folder: Path, source: Input, file_count: int) -> Input:
+    """Cut the documents of an input into small files, unless these exist.
+
+    Args:
+        folder: Folder of the small files.
+        source: Input to cut.
+        file_count: Number of files.
     """
     if not folder.exists():
-        making = _fresh(folder.with_name(folder.name + ".making"))
-        making.mkdir(parents=True)
-        records = (
-            record
-            for path in sorted(Path(source.folder).glob("*.jsonl"))
-            for record in _records(path)
-        )
-        for number in range(files):
-            (making / f"{number:06d}.jsonl").write_bytes(
-                b"".join(islice(records, _RECORDS))
-            )
-        making.rename(folder)
-    return replace(source, folder=str(folder), documents=_RECORDS * files)
+        # Write to a temporary folder, so that an interrupted run leaves no input.
+        new_folder = folder.with_name(folder.name + ".making")
+        shutil.rmtree(new_folder, ignore_errors=True)
+        new_folder.mkdir(parents=True)
+        records = _records(source)
+        for number in range(file_count):
+            lines = b"".join(islice(records, _FILE_RECORDS))
+            (new_folder / f"{number:06d}.jsonl").write_bytes(lines)
+        new_folder.rename(folder)
+    return replace(source, folder=str(folder), documents=_FILE_RECORDS * file_count)
 
 
-def _records(path: Path) -> Iterator[bytes]:
-    with path.open("rb") as lines:
-        for line in lines:
-            text = orjson.loads(line)["text"]
-            for at in range(0, len(text), _CHARACTERS):
-                yield orjson.dumps(
-                    {"text": text[at : at + _CHARACTERS]},
-                    option=orjson.OPT_APPEND_NEWLINE,
-                )
+def _records(source: Input) -> Iterator[bytes]:
+    """Yield the texts of an input, cut into JSON lines of 480 characters."""
+    for path in sorted(Path(source.folder).glob("*.jsonl")):
+        with path.open("rb") as lines:
+            for line in lines:
+                text = orjson.loads(line)["text"]
+                # The last record of a text is shorter.
+                for first_character in range(0, len(text), _RECORD_CHARACTERS):
+                    record = {
+                        "text": text[
+                            first_character : first_character + _RECORD_CHARACTERS
+                        ]
+                    }
+                    yield orjson.dumps(record, option=orjson.OPT_APPEND_NEWLINE)
 
 
-def _bare(folder: Path, source: Input, vocabulary: Vocabulary) -> list[str]:
-    output = _fresh(folder / "bare")
+def _bare_command(folder: Path, source: Input, vocabulary: Vocabulary) -> list[str]:
+    """Return the command of the bare loop, with an empty folder for its output."""
+    # The bare loop expects an empty folder.
+    output = folder / "bare"
+    shutil.rmtree(output, ignore_errors=True)
     output.mkdir()
-    module = ["-m", "benchmarks.systems.bare_gigatoken"]
-    return [
-        sys.executable,
-        *module,
+    program = "benchmarks.systems.bare_gigatoken"
+    arguments = [
         source.folder,
         vocabulary.folder,
         vocabulary.eos,
@@ -135,33 +186,43 @@ def _bare(folder: Path, source: Input, vocabulary: Vocabulary) -> list[str]:
         "1",
         str(vocabulary.id_bytes),
     ]
+    return [sys.executable, "-m", program, *arguments]
 
 
-def _build(
-    folder: Path, source: Input, vocabulary: Vocabulary, unit_size: str | None
+def _build_command(
+    config: Path, source: Input, vocabulary: Vocabulary, unit_size: str | None = None
 ) -> list[str]:
-    store = folder / "stores" / str(next(_STORES))
-    config = builds.write_config(
-        folder / "config.json", source, vocabulary, store, unit_size
-    )
+    """Return the command of a build with one worker, in a new store.
+
+    Args:
+        config: File for the configuration, in the folder of the stores.
+        source: Input.
+        vocabulary: Tokenizer.
+        unit_size: Size of a unit; None: the default of the library.
+    """
+    store = config.parent / "stores" / str(next(_STORE_NUMBERS))
+    builds.write_config(config, source, vocabulary, store, unit_size)
     return builds.library_command(config, 1)
 
 
-def _fresh(folder: Path) -> Path:
-    shutil.rmtree(folder, ignore_errors=True)
-    return folder
+def _cpu_seconds(folder: Path, command: list[str]) -> float:
+    """Return the CPU seconds of a command that runs without cached hashes.
 
-
-def _cpu(folder: Path, command: list[str]) -> float:
-    log = folder / "run.log"
-    found = measure(
+    Raises:
+        RuntimeError: The command failed.
+    """
+    log_path = folder / "run.log"
+    cache = folder / "cache"
+    shutil.rmtree(cache, ignore_errors=True)
+    # Hashes of inputs are computed in every run.
+    run = measure(
         command,
         report=folder / "measured.json",
-        log=log,
-        env=builds.environment(folder, _fresh(folder / "cache")),
+        log=log_path,
+        env=builds.environment(folder, cache),
     )
-    if found.exit_code:
+    if run.exit_code:
         raise RuntimeError(
-            f"{' '.join(command)} ended with {found.exit_code}: {log.read_text()[-500:]}"
+            f"{' '.join(command)} ended with {run.exit_code}: {log_path.read_text()[-500:]}"
         )
-    return found.cpu
+    return run.cpu

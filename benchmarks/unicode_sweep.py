@@ -1,12 +1,14 @@
-"""Find the code points on which gigatoken and `tokenizers` split words differently.
+"""Find the code points at which gigatoken and `tokenizers` split words differently.
 
     python benchmarks/unicode_sweep.py [SCHEME ...]
 
-Every code point is put into short contexts and encoded by both engines with a tokenizer
-made to show splits: its only merges glue an ASCII probe character, or the last byte of
-a character, to the byte beside it, so two neighbours become one token exactly when no
-split lies between them. Prints, for every scheme, the ranges that belong into
-`tokenlake/etl/tokenizers/allowlist.py`; some minutes a scheme.
+Every code point is put into short contexts and encoded by both backends. The tokenizer
+of this sweep shows where text is split: its merges join an ASCII probe character, or
+the last byte of a character, with the next byte. Two neighbours become one token if and
+only if no split is between them.
+
+The program prints the differing ranges of each scheme, for
+`tokenlake/etl/tokenizers/allowlist.py`. A scheme takes some minutes.
 """
 
 from __future__ import annotations
@@ -15,6 +17,8 @@ import json
 import sys
 import time
 from collections.abc import Iterable
+from itertools import product
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -23,28 +27,34 @@ from tokenlake.etl.tokenizers.allowlist import SPLIT_REGEXES
 from tokenlake.etl.tokenizers.backends import GigatokenBackend, ReferenceBackend
 from tokenlake.etl.tokenizers.files import TokenizerFiles
 
-CODE_POINTS = [point for point in range(0x80, 0x110000) if not 0xD800 <= point < 0xE000]
+_SURROGATES = range(0xD800, 0xE000)
+CODE_POINTS = [point for point in range(0x80, 0x110000) if point not in _SURROGATES]
+"""Code points to test."""
+
 ASCII = "aAsx1. \n'/\t"
+"""Probe characters."""
+
 CONTEXTS = (
-    *(
-        "a{}",
-        "{}a",
-        "A{}a",
-        "1{}",
-        "{}1",
-        "x.{}",
-        "{}.",
-        "x\n{}",
-        "{}\n\nx",
-        "{}{}",
-        "'{}a",
-        "'l{}a",
-        "{}'s",
-    ),
-    *("{}\u0301a", "a{}\u0301", " {}/\n"),
+    "a{}",
+    "{}a",
+    "A{}a",
+    "1{}",
+    "{}1",
+    "x.{}",
+    "{}.",
+    "x\n{}",
+    "{}\n\nx",
+    "{}{}",
+    "'{}a",
+    "'l{}a",
+    "{}'s",
+    "{}\u0301a",
+    "a{}\u0301",
+    " {}/\n",
 )
-# Normalization: two marks of different combining classes show a class that only one
-# engine knows.
+"""Texts in which ``{}`` is replaced by a code point."""
+
+# Two marks of different combining classes show a class that only one backend knows.
 NFC_CONTEXTS = (
     "a{}\u0316",
     "{}\u0316a",
@@ -55,110 +65,148 @@ NFC_CONTEXTS = (
     "{}{}",
     "a{}",
 )
+"""Contexts that show differences of the normalization."""
+
 BATCH = 50_000
+"""Number of texts per call."""
+
+_CONTINUATION_BYTES = range(0x80, 0xC0)
+_LEAD_BYTES = range(0xC2, 0xF5)
+"""Bytes of UTF-8 that end a character of several bytes, and that begin one."""
 
 
 def byte_alphabet() -> list[str]:
-    """Return GPT-2's character for each byte value."""
-    own = [*range(33, 127), *range(161, 173), *range(174, 256)]
-    others = iter(range(256, 512))
-    return [chr(byte) if byte in own else chr(next(others)) for byte in range(256)]
+    """Return GPT-2's character for each byte value.
+
+    Printable characters stand for themselves. The other bytes have the characters from
+    U+0100 on.
+    """
+    printable = {*range(33, 127), *range(161, 173), *range(174, 256)}
+    next_point = 256
+    alphabet: list[str] = []
+    for byte in range(256):
+        # Printable bytes keep their character.
+        if byte in printable:
+            alphabet.append(chr(byte))
+        else:
+            alphabet.append(chr(next_point))
+            next_point += 1
+    return alphabet
 
 
 def glue_tokenizer(regex: str | None, *, nfc: bool = False) -> TokenizerFiles:
-    """Return a byte-level tokenizer whose merges reveal where its pre-tokenizer
-    splits.
+    """Return a byte-level tokenizer whose tokens show where the text is split.
+
+    Args:
+        regex: Regular expression of the pre-tokenizer; None: that of GPT-2.
+        nfc: True for NFC normalization.
     """
+    # 1. The pairs of bytes that are merged unless they are split.
+    probes = [ord(character) for character in ASCII]
+    byte_pairs = [
+        *product(_CONTINUATION_BYTES, _LEAD_BYTES),
+        *product(probes, _LEAD_BYTES),
+        *product(_CONTINUATION_BYTES, probes),
+        *product(probes, probes),
+    ]
     alphabet = byte_alphabet()
-    continuing, leading = range(0x80, 0xC0), range(0xC2, 0xF5)
-    probes = [ord(char) for char in ASCII]
-    pairs = [(left, right) for left in continuing for right in leading]
-    pairs += [(probe, lead) for probe in probes for lead in leading]
-    pairs += [(last, probe) for last in continuing for probe in probes]
-    pairs += [(left, right) for left in probes for right in probes]
-    merges = [[alphabet[left], alphabet[right]] for left, right in pairs]
+    merges = [[alphabet[left], alphabet[right]] for left, right in byte_pairs]
     tokens = [*alphabet, *("".join(merge) for merge in merges)]
-    byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False}
-    split = {
-        "type": "Split",
-        "pattern": {"Regex": regex},
-        "behavior": "Isolated",
-        "invert": False,
+    # 2. The pre-tokenizer.
+    pre_tokenizer: dict[str, Any] = {
+        "type": "ByteLevel",
+        "add_prefix_space": False,
+        "trim_offsets": False,
+        "use_regex": True,
     }
-    sequence = {
-        "type": "Sequence",
-        "pretokenizers": [split, {**byte_level, "use_regex": False}],
-    }
-    spec = {
+    if regex is not None:
+        split = {
+            "type": "Split",
+            "pattern": {"Regex": regex},
+            "behavior": "Isolated",
+            "invert": False,
+        }
+        byte_level = {**pre_tokenizer, "use_regex": False}
+        pre_tokenizer = {"type": "Sequence", "pretokenizers": [split, byte_level]}
+    # 3. The tokenizer.
+    specification = {
         "added_tokens": [],
         "normalizer": {"type": "NFC"} if nfc else None,
-        "pre_tokenizer": {**byte_level, "use_regex": True}
-        if regex is None
-        else sequence,
+        "pre_tokenizer": pre_tokenizer,
         "model": {
             "type": "BPE",
-            "vocab": {token: i for i, token in enumerate(tokens)},
+            "vocab": {token: number for number, token in enumerate(tokens)},
             "merges": merges,
         },
     }
-    return TokenizerFiles(
-        name="glue",
-        files={"tokenizer.json": json.dumps(spec, ensure_ascii=False).encode()},
-    )
+    tokenizer_json = json.dumps(specification, ensure_ascii=False).encode()
+    return TokenizerFiles(name="glue", files={"tokenizer.json": tokenizer_json})
 
 
-def differing(files: TokenizerFiles, contexts: Iterable[str]) -> dict[int, str]:
-    """Return the code points that encode differently, each with the first context
-    that showed it.
+def differing_points(files: TokenizerFiles, contexts: Iterable[str]) -> dict[int, str]:
+    """Return the code points that the backends encode differently.
+
+    Args:
+        files: Tokenizer.
+        contexts: Texts in which ``{}`` is replaced by a code point.
+
+    Returns:
+        Code point -> first context that shows the difference.
     """
-    reference, fast = ReferenceBackend(files), GigatokenBackend(files)
-    found: dict[int, str] = {}
+    reference = ReferenceBackend(files)
+    gigatoken = GigatokenBackend(files)
+    differing: dict[int, str] = {}
     for context in contexts:
-        for first in range(0, len(CODE_POINTS), BATCH):
-            points = CODE_POINTS[first : first + BATCH]
+        # A text tests a single code point, so that a difference is due to it.
+        for first_index in range(0, len(CODE_POINTS), BATCH):
+            points = CODE_POINTS[first_index : first_index + BATCH]
             texts = [context.replace("{}", chr(point)) for point in points]
             column: pa.LargeStringArray = pa.array(texts, pa.large_string())
-            pairs = zip(
-                points,
-                fast.encode(column).rows(),
-                reference.encode(column).rows(),
-                strict=True,
-            )
-            for point, made, expected in pairs:
-                if not np.array_equal(made, expected):
-                    found.setdefault(point, context)
-    return found
+            # Both backends encode the same texts.
+            all_ids = gigatoken.encode(column).rows()
+            all_expected = reference.encode(column).rows()
+            for point, ids, expected in zip(points, all_ids, all_expected, strict=True):
+                if not np.array_equal(ids, expected):
+                    differing.setdefault(point, context)
+    return differing
 
 
 def ranges(points: Iterable[int]) -> list[tuple[int, int]]:
-    """Return the points as inclusive ranges."""
-    made: list[tuple[int, int]] = []
+    """Return code points as ranges (first, last)."""
+    point_ranges: list[tuple[int, int]] = []
     for point in sorted(points):
-        if made and made[-1][1] == point - 1:
-            made[-1] = (made[-1][0], point)
+        # Extend the last range, or begin a new one.
+        if point_ranges and point_ranges[-1][1] == point - 1:
+            first, _ = point_ranges[-1]
+            point_ranges[-1] = (first, point)
         else:
-            made.append((point, point))
-    return made
+            point_ranges.append((point, point))
+    return point_ranges
 
 
 def main(names: list[str]) -> None:
-    """Sweep the named schemes, or all."""
+    """Test schemes and print the ranges of their differences.
+
+    Args:
+        names: Names of the schemes; empty: all.
+    """
     schemes = {
         "byte-level": glue_tokenizer(None),
         "nfc": glue_tokenizer(SPLIT_REGEXES["qwen-2"], nfc=True),
     }
-    schemes |= {name: glue_tokenizer(regex) for name, regex in SPLIT_REGEXES.items()}
-    for name, files in schemes.items():
-        if names and name not in names:
+    for scheme, regex in SPLIT_REGEXES.items():
+        schemes[scheme] = glue_tokenizer(regex)
+    for scheme, files in schemes.items():
+        if names and scheme not in names:
             continue
-        started = time.perf_counter()
-        found = differing(files, NFC_CONTEXTS if name == "nfc" else CONTEXTS)
-        print(
-            f"{name}: {len(found)} code points, {time.perf_counter() - started:.0f} s",
-            flush=True,
-        )
-        for first, last in ranges(found):
-            print(f"    (0x{first:X}, 0x{last:X}),  # {found[first]!r}", flush=True)
+        start_time = time.perf_counter()
+        # Normalization has its own contexts.
+        contexts = NFC_CONTEXTS if scheme == "nfc" else CONTEXTS
+        differing = differing_points(files, contexts)
+        seconds = time.perf_counter() - start_time
+        print(f"{scheme}: {len(differing)} code points, {seconds:.0f} s", flush=True)
+        for first, last in ranges(differing):
+            print(f"    (0x{first:X}, 0x{last:X}),  # {differing[first]!r}", flush=True)
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ from benchmarks.cleaning import pairs_of, plant, true_pairs
 from benchmarks.contenders import SYSTEMS, System
 from benchmarks.determinism import differences, stamps
 from benchmarks.goals import Goal, throughput_goals
-from benchmarks.inputs import PARTS, Input, InputMaker, documents, remade
+from benchmarks.inputs import PARTS, Input, InputMaker, documents, recombined_lines
 from benchmarks.loader import LoaderReport
 from benchmarks.loader_contenders import LITDATA, LOADERS, OURS, UNSHUFFLED, Loader
 from benchmarks.loader_input import LoaderInput
@@ -179,12 +179,12 @@ class TestInput:
         )
         first = [text for _, text in islice(documents(files), 12)]
         assert len(set(first)) == len(first)
-        pieces = list(remade(prose(1), b"digest", 1))
+        pieces = list(recombined_lines(prose(1), b"digest", 1))
         assert sorted("".join(pieces).splitlines()) == sorted(prose(1).splitlines())
         assert (
             pieces
-            == list(remade(prose(1), b"digest", 1))
-            != list(remade(prose(1), b"digest", 2))
+            == list(recombined_lines(prose(1), b"digest", 1))
+            != list(recombined_lines(prose(1), b"digest", 2))
         )
 
     def test_input_is_reproducible_complete_and_kept(self, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import tokenlake
-from benchmarks.house import House, cycles, measure
+from benchmarks.house import CodeStatistics, cycles, measure
 
 # The imports of a file stand together, before anything else: to parse these alone takes
 # a tenth of the time.
@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[1]
 
 
 @pytest.fixture(scope="module")
-def house() -> House:
+def house() -> CodeStatistics:
     return measure(Path(tokenlake.__file__).parent)
 
 
@@ -37,20 +37,20 @@ def test_flows_and_tasks_have_no_cycles_and_are_annotated(folder: str) -> None:
     assert package.annotated == len(package.functions)
 
 
-def test_no_modules_import_each_other(house: House) -> None:
+def test_no_modules_import_each_other(house: CodeStatistics) -> None:
     assert cycles(house.edges) == []
 
 
-def test_a_class_name_means_one_thing(house: House) -> None:
+def test_a_class_name_means_one_thing(house: CodeStatistics) -> None:
     assert {name: where for name, where in house.names.items() if len(where) > 1} == {}
 
 
-def test_every_function_is_annotated(house: House) -> None:
+def test_every_function_is_annotated(house: CodeStatistics) -> None:
     assert house.annotated == len(house.functions)
 
 
 def test_no_file_of_tests_imports_what_is_heavy_when_it_is_collected(
-    house: House,
+    house: CodeStatistics,
 ) -> None:
     """Each process of a run collects every file; `tests.lazily` imports what a test
     needs when it first uses it.

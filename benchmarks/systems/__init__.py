@@ -1,6 +1,5 @@
-"""What is compared, one program per system; each does the whole job and prints nothing
-that matters.
+"""Programs of the compared systems, one per system.
 
-The programs are run by :mod:`benchmarks.measure` and import nothing they do not need,
-since imports are part of what a run costs.
+Each does the whole work of its system. They are run by :mod:`benchmarks.measure`, and
+import only the packages that they need, since imports are part of the costs of a run.
 """

@@ -1,4 +1,4 @@
-"""The command line that all programs here share."""
+"""Command line of the programs that encode JSON Lines."""
 
 from __future__ import annotations
 
@@ -9,8 +9,16 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class Arguments:
-    """Read `input` (folder of .jsonl), encode with `tokenizer` (folder), write below
-    `output` (empty).
+    """Arguments of a program.
+
+    Attributes:
+        input: Folder of .jsonl files.
+        tokenizer: Folder of the tokenizer.
+        eos: End-of-sequence token.
+        output: Empty folder for the output.
+        workers: Number of worker processes.
+        id_bytes: Bytes per id in raw output: 2 if all ids of the vocabulary fit,
+            otherwise 4.
     """
 
     input: Path
@@ -19,25 +27,24 @@ class Arguments:
     output: Path
     workers: int
     id_bytes: int
-    """Bytes of an id in raw output: 2 where all ids of the vocabulary fit, else 4."""
 
     @property
     def files(self) -> list[Path]:
-        """The input files, in order."""
+        """Input files, in order."""
         return sorted(self.input.glob("*.jsonl"))
 
 
 def parse() -> Arguments:
-    """From sys.argv: INPUT TOKENIZER EOS OUTPUT WORKERS ID_BYTES."""
+    """Parse ``INPUT TOKENIZER EOS OUTPUT WORKERS ID_BYTES``."""
     parser = argparse.ArgumentParser()
     for name in ("input", "tokenizer", "eos", "output", "workers", "id_bytes"):
         parser.add_argument(name)
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     return Arguments(
-        Path(given.input),
-        Path(given.tokenizer),
-        given.eos,
-        Path(given.output),
-        int(given.workers),
-        int(given.id_bytes),
+        input=Path(arguments.input),
+        tokenizer=Path(arguments.tokenizer),
+        eos=arguments.eos,
+        output=Path(arguments.output),
+        workers=int(arguments.workers),
+        id_bytes=int(arguments.id_bytes),
     )

@@ -1,9 +1,8 @@
-"""Hugging Face datasets with the package `tokenizers` itself, for versions that
-transformers does not take.
+"""Hugging Face datasets with `tokenizers`, for versions that transformers rejects.
 
-The same steps as :mod:`benchmarks.systems.hf_datasets`, with `Tokenizer.encode_batch`
-in place of a tokenizer of transformers: `load_dataset("json")`, `map(batched=True)`,
-`to_parquet`.
+The steps are those of :mod:`benchmarks.systems.hf_datasets`: `load_dataset("json")`,
+`map(batched=True)`, `to_parquet`. `Tokenizer.encode_batch` replaces the tokenizer of
+transformers.
 """
 
 from __future__ import annotations
@@ -17,28 +16,37 @@ from tokenizers import Tokenizer
 from benchmarks.systems.arguments import Arguments, parse
 
 
-def main(job: Arguments) -> None:
-    """Write `train.parquet`; the Arrow cache goes below the output too, so that
-    every run starts cold.
+def main(arguments: Arguments) -> None:
+    """Write `train.parquet`.
+
+    The Arrow cache is below the output, so that every run starts with an empty one.
     """
-    num_proc = job.workers if job.workers > 1 else None
-    files = [str(path) for path in job.files]
-    cache = str(job.output / "cache")
+    # None is the default, in which nothing is forked.
+    num_proc = arguments.workers if arguments.workers > 1 else None
     dataset = load_dataset(
-        "json", data_files=files, split="train", num_proc=num_proc, cache_dir=cache
+        "json",
+        data_files=[str(path) for path in arguments.files],
+        split="train",
+        num_proc=num_proc,
+        cache_dir=str(arguments.output / "cache"),
     )
     encoded = dataset.map(
         encode,
         batched=True,
         num_proc=num_proc,
         remove_columns=["text"],
-        fn_kwargs={"path": str(job.tokenizer / "tokenizer.json")},
+        fn_kwargs={"path": str(arguments.tokenizer / "tokenizer.json")},
     )
-    encoded.to_parquet(str(job.output / "train.parquet"))
+    encoded.to_parquet(str(arguments.output / "train.parquet"))
 
 
 def encode(examples: dict[str, Any], path: str) -> dict[str, Any]:
-    """Return the ids of a batch of texts."""
+    """Return the ids of a batch of texts.
+
+    Args:
+        examples: Columns of the batch.
+        path: Path of tokenizer.json.
+    """
     encodings = _tokenizer(path).encode_batch(examples["text"])
     return {"input_ids": [encoding.ids for encoding in encodings]}
 
@@ -47,14 +55,14 @@ def encode(examples: dict[str, Any], path: str) -> dict[str, Any]:
 def _tokenizer(path: str) -> Any:
     """Return the tokenizer of this process.
 
-    Version 1.0.0rc3 hangs where a forked process loads or unpickles a tokenizer after
-    its parent has loaded one. So the parent loads none unless it does all the work.
+    Version 1.0.0rc3 hangs if a forked process loads or unpickles a tokenizer after its
+    parent has loaded one. So the parent loads none unless it does all the work.
     """
     return Tokenizer.from_file(path)
 
 
 if __name__ == "__main__":
-    # Under its importable name, the function is pickled by reference.
+    # The function `encode` is pickled by reference, which needs an importable module.
     from benchmarks.systems import datasets_tokenizers
 
     datasets_tokenizers.main(parse())

@@ -1,11 +1,10 @@
-"""datatrove's MinHash and filters on a folder of JSON Lines: what survives, and why the
-rest does not.
+"""MinHash and filters of datatrove: ``MODE INPUT OUTPUT WORDS``.
 
-Arguments: ``minhash`` or ``filters``, INPUT (folder of .jsonl), OUTPUT (folder), and
-``own`` or ``ours``: whose words n-grams and filters are made of. With ours, words and
-sentences come from Tokenlake, so that what is left to differ is hashing, banding,
-clustering and the rules. Writes ``clusters.json`` or ``verdicts.json``, by number of
-the document.
+MODE is ``minhash`` or ``filters``, INPUT a folder of .jsonl files, and OUTPUT a folder
+for ``clusters.json`` or ``verdicts.json``, by the number of the document.
+
+WORDS is ``own`` or ``ours``. With ``ours``, words and sentences are those of Tokenlake.
+Remaining differences are then in hashing, banding, clustering and the rules.
 """
 
 from __future__ import annotations
@@ -32,16 +31,25 @@ from datatrove.pipeline.filters import (
 from datatrove.pipeline.readers import JsonlReader
 
 BUCKETS: Final = 14
+"""Number of tasks that compare signatures, one per bucket."""
 
 
-def with_our_words() -> None:
-    """Give datatrove the words and sentences of Tokenlake."""
+class _WhiteSpaceTokenizer:
+    """Word tokenizer that splits at white space."""
+
+    def word_tokenize(self, text: str) -> list[str]:
+        return text.split()
+
+
+def use_tokenlake_words() -> None:
+    """Replace the words and sentences of datatrove by those of Tokenlake."""
+    # Imported here, since an environment of datatrove may lack Tokenlake.
     from tokenlake.etl.clean.words import words_of
     from tokenlake.etl.text.quality import JudgedText, count_sentences
 
     any_minhash: Any = minhash
     any_minhash.simplify_text = lambda text, config: words_of(text).decode()
-    any_minhash.load_word_tokenizer = lambda language: _Split()
+    any_minhash.load_word_tokenizer = lambda language: _WhiteSpaceTokenizer()
     modules: tuple[Any, ...] = (
         gopher_quality_filter,
         gopher_repetition_filter,
@@ -49,55 +57,54 @@ def with_our_words() -> None:
     )
     for module in modules:
         module.split_into_words = lambda text, language: JudgedText(text).words
+    # The C4 filter only counts sentences.
     any_c4: Any = c4_filters
     any_c4.split_into_sentences = lambda text, language: range(
         count_sentences(JudgedText(text).words)
     )
 
 
-class _Split:
-    def word_tokenize(self, text: str) -> list[str]:
-        return text.split()
-
-
 def deduplicate(source: Path, output: Path) -> dict[int, int]:
-    """Return document to cluster, for those that are in one."""
-    folders = {
-        name: str(output / name) for name in ("signatures", "buckets", "clusters")
-    }
+    """Return the cluster of each document that has near duplicates.
+
+    Args:
+        source: Folder of the input.
+        output: Folder for the files of all steps.
+    """
+    signatures = str(output / "signatures")
+    buckets = str(output / "buckets")
+    clusters = output / "clusters"
+    reader = JsonlReader(str(source), glob_pattern="*.jsonl")
+    # Pipeline and number of tasks of each step.
     steps: list[tuple[list[Any], int]] = [
+        ([reader, minhash.MinhashDedupSignature(signatures)], 1),
+        ([minhash.MinhashDedupBuckets(signatures, buckets)], BUCKETS),
         (
-            [
-                JsonlReader(str(source), glob_pattern="*.jsonl"),
-                minhash.MinhashDedupSignature(folders["signatures"]),
-            ],
-            1,
-        ),
-        (
-            [minhash.MinhashDedupBuckets(folders["signatures"], folders["buckets"])],
-            BUCKETS,
-        ),
-        (
-            [
-                minhash.MinhashDedupCluster(
-                    folders["buckets"], folders["clusters"], save_cluster_id=True
-                )
-            ],
+            [minhash.MinhashDedupCluster(buckets, str(clusters), save_cluster_id=True)],
             1,
         ),
     ]
     for number, (pipeline, tasks) in enumerate(steps):
-        logs = str(output / "logs" / str(number))
-        LocalPipelineExecutor(
-            pipeline=pipeline, tasks=tasks, workers=1, logging_dir=logs
-        ).run()
-    pairs = (output / "clusters" / "000000.clusters").read_bytes()
+        executor = LocalPipelineExecutor(
+            pipeline=pipeline,
+            tasks=tasks,
+            workers=1,
+            logging_dir=str(output / "logs" / str(number)),
+        )
+        executor.run()
+    # The file holds pairs of uint32: document, cluster.
+    pairs = (clusters / "000000.clusters").read_bytes()
     return dict(struct.iter_unpack("<2I", pairs))
 
 
 def judge(source: Path) -> list[dict[str, str]]:
-    """Return for each document the filters that it does not pass, each with the
-    reason.
+    """Return the filters that remove each document, with their reasons.
+
+    Args:
+        source: Folder of the input.
+
+    Returns:
+        Name of a filter -> reason, for each document.
     """
     filters: dict[str, Any] = {
         "gopher_repetition": GopherRepetitionFilter(),
@@ -106,30 +113,34 @@ def judge(source: Path) -> list[dict[str, str]]:
         "c4_without_line_ends": C4QualityFilter(filter_no_terminal_punct=False),
         "fineweb": FineWebQualityFilter(),
     }
-    found: list[dict[str, str]] = []
+    verdicts: list[dict[str, str]] = []
     for path in sorted(source.glob("*.jsonl")):
         for line in path.open():
-            text, broken = json.loads(line)["text"], dict[str, str]()
-            for name, each in filters.items():
-                verdict = each.filter(Document(text=text, id=""))
-                if verdict is not True:
-                    broken[name] = verdict[1]
-            found.append(broken)
-    return found
+            text = json.loads(line)["text"]
+            reasons: dict[str, str] = {}
+            for filter_name, quality_filter in filters.items():
+                # The result is True, or (False, reason).
+                result = quality_filter.filter(Document(text=text, id=""))
+                if result is not True:
+                    reasons[filter_name] = result[1]
+            verdicts.append(reasons)
+    return verdicts
 
 
 def main(mode: str, source: str, output: str, words: str) -> None:
-    """See the module's text."""
+    """Write the clusters or verdicts of all documents, see the module."""
+    # Replace words before any step of datatrove runs.
     if words == "ours":
-        with_our_words()
+        use_tokenlake_words()
     folder = Path(output)
     folder.mkdir(parents=True, exist_ok=True)
+    # Write the result of the requested step.
     if mode == "minhash":
-        (folder / "clusters.json").write_text(
-            json.dumps(deduplicate(Path(source), folder))
-        )
+        clusters = deduplicate(Path(source), folder)
+        (folder / "clusters.json").write_text(json.dumps(clusters))
     else:
-        (folder / "verdicts.json").write_text(json.dumps(judge(Path(source))))
+        verdicts = judge(Path(source))
+        (folder / "verdicts.json").write_text(json.dumps(verdicts))
 
 
 if __name__ == "__main__":

@@ -1,8 +1,7 @@
-"""datatrove, as its examples/tokenize_c4.py shows it: JsonlReader, DocumentTokenizer,
-then the merger.
+"""datatrove, as in its examples/tokenize_c4.py.
 
-The local executor in place of the Slurm one, a task per input file, N of them at a
-time.
+The steps are JsonlReader, DocumentTokenizer and the merger. The local executor replaces
+that of Slurm. It runs a task per input file, as many at a time as there are workers.
 """
 
 from __future__ import annotations
@@ -14,34 +13,35 @@ from datatrove.pipeline.tokens import DocumentTokenizer, DocumentTokenizerMerger
 from benchmarks.systems.arguments import Arguments, parse
 
 
-def main(job: Arguments) -> None:
-    """Writes `tokenized/` (a file per task, shuffled) and `merged/` (the shuffled
-    whole).
-    """
-    tokenized, merged = str(job.output / "tokenized"), str(job.output / "merged")
+def main(arguments: Arguments) -> None:
+    """Write `tokenized/`, a shuffled file per task, and `merged/`, all of them."""
+    tokenized = str(arguments.output / "tokenized")
+    logs = arguments.output / "logs"
     tokenize = LocalPipelineExecutor(
         pipeline=[
-            JsonlReader(str(job.input), glob_pattern="*.jsonl"),
+            JsonlReader(str(arguments.input), glob_pattern="*.jsonl"),
             DocumentTokenizer(
                 output_folder=tokenized,
-                tokenizer_name_or_path=str(job.tokenizer / "tokenizer.json"),
+                tokenizer_name_or_path=str(arguments.tokenizer / "tokenizer.json"),
                 save_filename="bench_tokenized",
-                eos_token=job.eos,
+                eos_token=arguments.eos,
             ),
         ],
-        tasks=len(job.files),
-        workers=job.workers,
-        logging_dir=str(job.output / "logs" / "tokenize"),
+        tasks=len(arguments.files),
+        workers=arguments.workers,
+        logging_dir=str(logs / "tokenize"),
     )
     merge = LocalPipelineExecutor(
         pipeline=[
             DocumentTokenizerMerger(
-                input_folder=tokenized, output_folder=merged, save_filename="bench"
+                input_folder=tokenized,
+                output_folder=str(arguments.output / "merged"),
+                save_filename="bench",
             )
         ],
         tasks=1,
-        logging_dir=str(job.output / "logs" / "merge"),
-        depends=tokenize,
+        logging_dir=str(logs / "merge"),
+        depends=tokenize,  # the merger runs the tokenizer first
     )
     merge.run()
 

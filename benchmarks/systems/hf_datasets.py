@@ -1,9 +1,9 @@
-"""Hugging Face datasets, as https://huggingface.co/docs/datasets/nlp_process shows it.
+"""Hugging Face datasets, as in https://huggingface.co/docs/datasets/nlp_process.
 
-`load_dataset("json")`, `map(batched=True)` with a fast tokenizer, `to_parquet`. One
-worker is the documented default (no `num_proc`: the fast tokenizer uses threads); N
-workers is `num_proc=N`. The text column is dropped and nothing is packed: that is less
-work than Tokenlake does.
+The steps are `load_dataset("json")`, `map(batched=True)` with a fast tokenizer, and
+`to_parquet`. One worker is the documented default without `num_proc`, in which the fast
+tokenizer uses threads. N workers are `num_proc=N`. The text column is dropped and
+nothing is packed, which is less work than that of Tokenlake.
 """
 
 from __future__ import annotations
@@ -14,16 +14,20 @@ from transformers import AutoTokenizer
 from benchmarks.systems.arguments import Arguments, parse
 
 
-def main(job: Arguments) -> None:
-    """Writes `train.parquet`; the Arrow cache goes below the output too, so that
-    every run starts cold.
+def main(arguments: Arguments) -> None:
+    """Write `train.parquet`.
+
+    The Arrow cache is below the output, so that every run starts with an empty one.
     """
-    tokenizer = AutoTokenizer.from_pretrained(str(job.tokenizer))
-    num_proc = job.workers if job.workers > 1 else None
-    files = [str(path) for path in job.files]
-    cache = str(job.output / "cache")
+    tokenizer = AutoTokenizer.from_pretrained(str(arguments.tokenizer))
+    # None is the default, in which nothing is forked.
+    num_proc = arguments.workers if arguments.workers > 1 else None
     dataset = load_dataset(
-        "json", data_files=files, split="train", num_proc=num_proc, cache_dir=cache
+        "json",
+        data_files=[str(path) for path in arguments.files],
+        split="train",
+        num_proc=num_proc,
+        cache_dir=str(arguments.output / "cache"),
     )
     encoded = dataset.map(
         lambda examples: tokenizer(examples["text"]),
@@ -31,7 +35,7 @@ def main(job: Arguments) -> None:
         num_proc=num_proc,
         remove_columns=["text"],
     )
-    encoded.to_parquet(str(job.output / "train.parquet"))
+    encoded.to_parquet(str(arguments.output / "train.parquet"))
 
 
 if __name__ == "__main__":

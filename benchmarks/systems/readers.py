@@ -1,9 +1,8 @@
-"""Reading one text column, all of it: python -m benchmarks.systems.readers READER
-FORMAT PATH.
+"""Readers of a text column: ``READER FORMAT PATH COUNTS``.
 
-Prints rows and bytes of text, which must agree. One thread each, and each peer by the
-cheapest way that was found; none of them checks anything that Tokenlake's reader does
-not.
+The number of rows and the bytes of text, which must agree for all readers, are written
+to the file COUNTS. Each reader has one thread and uses the cheapest measured calls of
+its package. Tokenlake's reader makes more checks than the others.
 """
 
 from __future__ import annotations
@@ -14,14 +13,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-# Polars starts its threads at its first use, ours included.
+# Polars starts its threads at its first use, which may be in Tokenlake.
 os.environ["POLARS_MAX_THREADS"] = "1"
 
 Counts = tuple[int, int]
+"""(number of rows, bytes of text)."""
+
+# Each reader imports its packages itself: imports are part of the costs of a run.
 
 
 def tokenlake(kind: str, path: str) -> Counts:
-    """All checks, batches of text with positions."""
+    """Read with Tokenlake: all checks, batches of text with positions."""
     from tokenlake.config.dataset import DatasetConfig
     from tokenlake.config.pipeline import PipelineConfig
     from tokenlake.config.resolve import resolve_source
@@ -29,26 +31,29 @@ def tokenlake(kind: str, path: str) -> Counts:
     from tokenlake.etl.sources.records import read_range
     from tokenlake.etl.sources.splits import split_file
 
+    # A dataset of one file, with default options.
     dataset = DatasetConfig(name="rows", data_files=path)
     source = resolve_source(PipelineConfig(datasets=(dataset,)), dataset)
-    rows = size = 0
+    row_count = 0
+    text_bytes = 0
+    # Files are split into ranges of 128 MiB.
     for file in list_inputs(source, hashed=False):
         for part in split_file(file, 1 << 27):
             for batch in read_range(part, source):
-                rows += len(batch.text)
-                size += sum_of_lengths(batch.text)
-    return rows, size
+                row_count += len(batch.text)
+                text_bytes += bytes_of(batch.text)
+    return row_count, text_bytes
 
 
-def sum_of_lengths(text: object) -> int:
-    """Bytes of a string array."""
+def bytes_of(text: object) -> int:
+    """Return the bytes of all strings of an array."""
     import pyarrow.compute as pc
 
-    return pc.sum(pc.binary_length(text)).as_py() or 0
+    return pc.sum(pc.binary_length(text)).as_py() or 0  # None for an empty array
 
 
 def polars(kind: str, path: str) -> Counts:
-    """`scan_*`, the text column alone."""
+    """Read with Polars: `scan_*`, only the text column."""
     import polars as pl
 
     schema = {"text": pl.String}
@@ -57,35 +62,34 @@ def polars(kind: str, path: str) -> Counts:
         "parquet": lambda: pl.scan_parquet(path),
         "csv": lambda: pl.scan_csv(path, infer_schema=False),
     }
+    # Count on the stream, so that the texts are not collected.
     column = pl.col("text")
-    frame = (
-        scans[kind]()
-        .select(rows=column.len(), size=column.str.len_bytes().sum())
-        .collect(engine="streaming")
-    )
+    query = scans[kind]().select(rows=column.len(), size=column.str.len_bytes().sum())
+    frame = query.collect(engine="streaming")
     return frame["rows"][0], frame["size"][0]
 
 
 def duckdb(kind: str, path: str) -> Counts:
-    """`read_*` with an explicit schema."""
-    import duckdb as engine
+    """Read with DuckDB: `read_*` with an explicit schema."""
+    import duckdb as package
 
+    # The limits of objects and lines are raised above the longest texts.
     tables = {
         "jsonl": f"read_json('{path}', format='newline_delimited', columns={{text: 'VARCHAR'}}, "
         "maximum_object_size=268435456)",
         "parquet": f"read_parquet('{path}')",
         "csv": f"read_csv('{path}', all_varchar=true, header=true, max_line_size=67108864, parallel=false)",
     }
-    connection = engine.connect(config={"threads": 1})
-    row = connection.execute(
-        f"select count(text), sum(strlen(text)) from {tables[kind]}"
-    ).fetchone()
+    # One thread, as in all readers.
+    connection = package.connect(config={"threads": 1})
+    query = f"select count(text), sum(strlen(text)) from {tables[kind]}"
+    row = connection.execute(query).fetchone()
     assert row is not None
     return row[0], int(row[1])
 
 
 def pyarrow(kind: str, path: str) -> Counts:
-    """Arrow's own readers, streaming where they can."""
+    """Read with pyarrow, as a stream of batches."""
     import pyarrow as pa
     import pyarrow.csv as pc
     import pyarrow.json as pj
@@ -93,12 +97,15 @@ def pyarrow(kind: str, path: str) -> Counts:
 
     pa.set_cpu_count(1)
     schema = pa.schema([("text", pa.large_string())])
+    # Blocks of 16 MiB hold the longest texts of the benchmark.
     if kind == "jsonl":
-        parse = pj.ParseOptions(
-            explicit_schema=schema, unexpected_field_behavior="ignore"
+        batches = pj.open_json(
+            path,
+            read_options=pj.ReadOptions(use_threads=False, block_size=16 << 20),
+            parse_options=pj.ParseOptions(
+                explicit_schema=schema, unexpected_field_behavior="ignore"
+            ),
         )
-        read = pj.ReadOptions(use_threads=False, block_size=16 << 20)
-        batches = pj.open_json(path, read_options=read, parse_options=parse)
     elif kind == "csv":
         batches = pc.open_csv(
             path,
@@ -110,11 +117,12 @@ def pyarrow(kind: str, path: str) -> Counts:
         )
     else:
         batches = pq.ParquetFile(path).iter_batches(columns=["text"], use_threads=False)
-    rows = size = 0
+    row_count = 0
+    text_bytes = 0
     for batch in batches:
-        rows += batch.num_rows
-        size += sum_of_lengths(batch.column("text"))
-    return rows, size
+        row_count += batch.num_rows
+        text_bytes += bytes_of(batch.column("text"))
+    return row_count, text_bytes
 
 
 READERS: Final[dict[str, Callable[[str, str], Counts]]] = {
@@ -123,9 +131,10 @@ READERS: Final[dict[str, Callable[[str, str], Counts]]] = {
     "duckdb": duckdb,
     "pyarrow": pyarrow,
 }
+"""Name -> function that reads a file: (format, path) -> counts."""
 
 
 if __name__ == "__main__":
-    reader, kind, path, answer = sys.argv[1:]
-    found = READERS[reader](kind, path)
-    Path(answer).write_text(f"{found[0]} {found[1]}")
+    reader, kind, path, counts_path = sys.argv[1:]
+    rows, size = READERS[reader](kind, path)
+    Path(counts_path).write_text(f"{rows} {size}")

@@ -1,4 +1,4 @@
-"""Tokenlake as a library: ``CONFIG WORKERS``, without Prefect."""
+"""Build of Tokenlake by the library, without Prefect: ``CONFIG WORKERS``."""
 
 from __future__ import annotations
 
@@ -9,4 +9,5 @@ from pathlib import Path
 from tokenlake.etl.runner import build_dataset
 
 if __name__ == "__main__":
-    build_dataset(json.loads(Path(sys.argv[1]).read_bytes()), workers=int(sys.argv[2]))
+    config = json.loads(Path(sys.argv[1]).read_bytes())
+    build_dataset(config, workers=int(sys.argv[2]))

@@ -1,6 +1,4 @@
-"""Tokenlake's cleaning of a folder of JSON Lines, near duplicates alone. Arguments:
-INPUT OUTPUT WORKERS.
-"""
+"""Near duplicates of a folder of JSON Lines by Tokenlake: ``INPUT OUTPUT WORKERS``."""
 
 from __future__ import annotations
 
@@ -10,7 +8,8 @@ from tokenlake.etl.clean.cleaning import clean_dataset
 
 
 def main(source: str, output: str, workers: str) -> None:
-    """Writes `list.parquet`; the signatures go to `store`."""
+    """Write `list.parquet`, and the signatures below `store`."""
+    # Exact duplicates are left in, so that only near duplicates are searched.
     config = {
         "name": "bench",
         "datasets": [{"name": "text", "data_files": f"{source}/*.jsonl"}],

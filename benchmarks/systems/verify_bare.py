@@ -1,8 +1,7 @@
-"""What verification cannot do without, done barely: ``sha256|pyarrow FOLDER``, for all
-shards of a folder.
+"""Bare loops of verification, over all shards of a folder: ``LOOP FOLDER``.
 
-``sha256``: of the bytes of each file. ``pyarrow``: every row group decoded, all
-columns, checksums verified.
+LOOP is ``sha256``, which hashes the bytes of each file, or ``pyarrow``, which decodes
+all columns of all row groups and verifies the checksums.
 """
 
 from __future__ import annotations
@@ -13,15 +12,17 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
-_PIECE = 1 << 20
+_BUFFER_BYTES = 1 << 20
 
 
 def sha256(path: Path) -> None:
     """Hash a file."""
-    digest, buffer = hashlib.sha256(), memoryview(bytearray(_PIECE))
+    digest = hashlib.sha256()
+    buffer = memoryview(bytearray(_BUFFER_BYTES))
     with path.open("rb", buffering=0) as stream:
-        while count := stream.readinto(buffer):
-            digest.update(buffer[:count])
+        # Read into one buffer, without the buffers of Python.
+        while byte_count := stream.readinto(buffer):
+            digest.update(buffer[:byte_count])
 
 
 def pyarrow(path: Path) -> None:
@@ -34,5 +35,6 @@ def pyarrow(path: Path) -> None:
 
 
 if __name__ == "__main__":
+    loop = {"sha256": sha256, "pyarrow": pyarrow}[sys.argv[1]]
     for shard in sorted(Path(sys.argv[2]).glob("*.parquet")):
-        {"sha256": sha256, "pyarrow": pyarrow}[sys.argv[1]](shard)
+        loop(shard)

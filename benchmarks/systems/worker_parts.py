@@ -1,9 +1,8 @@
-"""What one worker process spends on each part of a build: ``CONFIG REQUEST``, printed
-as JSON.
+"""Times of the parts of a build in one worker process: ``CONFIG REQUEST``.
 
-REQUEST is ``gate``: choose the engine, then build some units; or ``warm``: load what
-the units are likely to need. Times are CPU seconds of this process, which does one
-thing at a time.
+REQUEST is ``gate``, which chooses the tokenizer backend and builds some units, or
+``warm``, which loads the tokenizer for the units. The CPU seconds of this process are
+printed as JSON.
 """
 
 from __future__ import annotations
@@ -13,6 +12,7 @@ import shutil
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,42 +20,59 @@ from tokenlake.etl.session import BuildSession
 from tokenlake.etl.workbench import Workbench
 
 IMPORTED: Final = time.process_time()
+"""CPU seconds until the imports above were done."""
+
 _UNITS: Final = 12
+"""Number of units to build."""
 
 
-def timed(act: Callable[[], Any]) -> tuple[float, Any]:
-    """Return the CPU seconds that something takes, and its result."""
-    began = time.process_time()
-    result = act()
-    return time.process_time() - began, result
+def timed(action: Callable[[], Any]) -> tuple[float, Any]:
+    """Return the CPU seconds of a call, and its result."""
+    start_time = time.process_time()
+    result = action()
+    return time.process_time() - start_time, result
 
 
 def main(config: dict[str, Any], request: str) -> dict[str, Any]:
-    """Plan the build and do what a worker does."""
+    """Plan a build, and do the work of a worker.
+
+    Args:
+        config: Configuration of the build. Its store is emptied.
+        request: "gate" or "warm".
+
+    Returns:
+        CPU seconds of each part, and (bytes, CPU seconds) of each unit.
+    """
     shutil.rmtree(config["save"]["output_dir"], ignore_errors=True)
-    parts: dict[str, Any] = {"import": IMPORTED}
-    parts["plan"], session = timed(lambda: BuildSession.open(config))
-    plan, layout = session.plan, session._layout
+    plan_seconds, session = timed(partial(BuildSession.open, config))
+    parts: dict[str, Any] = {"import": IMPORTED, "plan": plan_seconds}
+    plan = session.plan
+    layout = session._layout
     workbench = Workbench()
+    # 1. A worker that does not pass the gate only loads the tokenizer.
     if request == "warm":
+        # The job is made in the timed call, as in a build.
         parts["warm"], _ = timed(
             lambda: workbench.warm(plan.warm_job(plan.units[0], layout))
         )
         return parts
+    # 2. The gate, which chooses the backend.
     parts["gate"], verdict = timed(
         lambda: workbench.run(plan.backend_job(plan.units[0], layout), _ignore)
     )
+    # 3. The units.
     units: list[tuple[int, float]] = []
     for unit in plan.units[:_UNITS]:
         job = plan.job(unit, plan.store, layout, verdict["engine"])
-        seconds, _ = timed(lambda job=job: workbench.run(job, _ignore))
+        seconds, _ = timed(partial(workbench.run, job, _ignore))
         units.append((unit.bytes, seconds))
     return parts | {"engine": verdict["engine"], "units": units}
 
 
 def _ignore(fields: dict[str, Any]) -> None:
-    """Take no note of progress."""
+    """Ignore a progress message."""
 
 
 if __name__ == "__main__":
-    print(json.dumps(main(json.loads(Path(sys.argv[1]).read_bytes()), sys.argv[2])))
+    config = json.loads(Path(sys.argv[1]).read_bytes())
+    print(json.dumps(main(config, sys.argv[2])))

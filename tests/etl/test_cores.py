@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.cores import Parts, bare_wall, simulate, unit_sizes
+from benchmarks.cores import PartTimes, bare_wall, simulate, unit_sizes
 
-PARTS = Parts(
+PARTS = PartTimes(
     parent=0.4,
     plan=0.2,
     start=0.3,
