@@ -8,8 +8,10 @@ import os
 import subprocess
 import sys
 import time
+import warnings
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -169,6 +171,31 @@ def test_no_memory_at_all_is_slow_and_right(sources: dict[str, tl.Dataset]):
             ids(tl.DataLoader(mixture, 8, cache_bytes=0, workers=workers))
         )
         assert (got == expected).all()
+
+
+def test_row_groups_that_are_decoded_repeatedly_are_a_warning(
+    ds: tl.Dataset, monkeypatch: pytest.MonkeyPatch
+):
+    module = "tokenlake.runtime.loader.read_ahead"
+    monkeypatch.setattr(f"{module}._LEAST_JUDGED_BYTES", 1)
+    monkeypatch.setattr(f"{module}._STEPS_PER_JUDGEMENT", 1)
+    options: dict[str, Any] = {"epochs": 8, "window": "all", "workers": 0}
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        assert len(ids(tl.DataLoader(ds, 4, cache_bytes=0, **options)))
+    (warning,) = [each for each in caught if "the loader decoded" in str(each.message)]
+    assert issubclass(warning.category, RuntimeWarning)
+    assert "cache_bytes=0 cannot hold the row groups" in str(warning.message)
+    # Warnings are errors where memory suffices.
+    assert len(ids(tl.DataLoader(ds, 4, **options)))
+    assert len(ids(tl.DataLoader(ds, 4, cache_bytes="1MiB", **options)))
+
+
+def test_a_size_as_text_is_a_number_of_bytes(ds: tl.Dataset):
+    by_text = tl.DataLoader(ds, 4, cache_bytes="16KiB")
+    by_number = tl.DataLoader(ds, 4, cache_bytes=16 << 10)
+    assert by_text.plan.options.max_bytes == by_number.plan.options.max_bytes == 16384
+    assert by_text.get_state() == by_number.get_state()
 
 
 def test_damage_that_a_thread_meets_is_raised_where_it_is_needed(
