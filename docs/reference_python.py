@@ -126,6 +126,8 @@ GROUPS: Final = {
             *(
                 "remove_version",
                 "export_version",
+                "verify_export",
+                "ExportReport",
                 "push_to_hub",
                 "PushReport",
                 "report",

@@ -14,3 +14,7 @@ from tokenlake.etl.export.push import push_directories as push_directories
 from tokenlake.etl.export.row_batches import text_of as text_of
 from tokenlake.etl.export.shard_folder import ExportProgress as ExportProgress
 from tokenlake.etl.export.version import export_version as export_version
+from tokenlake.etl.export.verification import ExportReport as ExportReport
+from tokenlake.etl.export.verification import file_problems as file_problems
+from tokenlake.etl.export.verification import in_words as in_words
+from tokenlake.etl.export.verification import manifest_in as manifest_in

@@ -67,7 +67,7 @@ def verify(
     checksums, nulls, counts of rows, tokens and documents, segment lengths, provenance,
     logical hashes; and, with the extra `etl`, the manifest's statements on
     configuration and tokenizers. Files are read from the store itself: caches of
-    readers are not used.
+    readers are not used. :func:`tokenlake.verify_export` checks an export.
 
     Args:
         where: Dataset, or one version of it, as :func:`tokenlake.open` takes it; or its
