@@ -390,6 +390,7 @@ class ResolvedSource:
     subset: str | None = None
     split: str = "train"
     split_from: Literal["default", "option", "mapping"] = "default"
+    sibling_splits: tuple[str, ...] = ()
     delimiter: str | None = None
     max_expansion: float = 1000.0
     texts: ResolvedTexts = field(default_factory=ResolvedTexts)
