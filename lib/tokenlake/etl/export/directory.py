@@ -222,12 +222,11 @@ class Target(ABC):
                 those of no version.
         """
         manifest = self.manifest()
-        if manifest is None:
-            contents = f"is not empty (it holds {holds!r})"
-        else:
+        contents = repr(holds)
+        if manifest is not None:
             contents = _contents_of(manifest, export)
         return ConfigError(
-            f"{self._option_name}: {self.url} {contents}; nothing was changed. {_REMEDY}",
+            f"{self._option_name}: {self.url} is not empty (it holds {contents}); nothing was changed. {_REMEDY}",
             path=self.url,
         )
 
@@ -508,7 +507,7 @@ def _differences(existing: Mapping[str, Any], export: Mapping[str, Any]) -> str:
 
 
 def _contents_of(manifest: FlatManifest, export: Mapping[str, Any] | None) -> str:
-    """Return a clause on a target with a manifest: ``holds an export of ...``.
+    """Return the contents of a target with a manifest: ``an export of books@v3``.
 
     Args:
         manifest: Manifest of the target.
@@ -516,9 +515,9 @@ def _contents_of(manifest: FlatManifest, export: Mapping[str, Any] | None) -> st
     """
     facts: Mapping[str, Any] = manifest.made_of.get("export", {})
     if not facts:
-        return f"holds rows that Tokenlake saved, in format {manifest.format}"
+        return f"rows that Tokenlake saved, in format {manifest.format}"
     version = f"{facts.get('dataset')}@v{facts.get('version')}"
-    contents = f"holds an export of {version} in format {manifest.format}"
+    contents = f"an export of {version} in format {manifest.format}"
     # The same version in the same format: only options tell both exports apart.
     existing = {
         "format": manifest.format,
@@ -529,7 +528,7 @@ def _contents_of(manifest: FlatManifest, export: Mapping[str, Any] | None) -> st
         export.get(fact) == existing[fact] for fact in ("dataset", "version", "format")
     )
     if export is not None and is_of_same_version:
-        contents += f" with other options ({_differences(existing, export)})"
+        contents += f" with other options: {_differences(existing, export)}"
     return contents
 
 
