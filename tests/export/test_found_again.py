@@ -14,7 +14,12 @@ import pytest
 import tokenlake as tl
 from tests.builds import Config
 from tokenlake.cli.app import main
-from tokenlake.errors import ConfigError, DamagedFileError, IntegrityError
+from tokenlake.errors import (
+    ConfigError,
+    DamagedFileError,
+    IntegrityError,
+    NotFoundError,
+)
 from tokenlake.etl import build_dataset
 from tokenlake.runtime.loader import open as open_dataset
 from tokenlake.runtime.store import open_store
@@ -213,6 +218,10 @@ def test_verify_takes_exports_beside_versions(
     ("arguments", "message"),
     [
         (["verify", "{out}", "--deep"], "--deep decodes the rows of versions"),
+        (
+            ["verify", "out", "--store", "{out}/.."],
+            "no dataset of a store but an export",
+        ),
         (["verify", "{empty}"], "_tokenlake/manifest.json: missing"),
         (["verify", "{lake}/packed"], "did you mean packed --store"),
     ],
@@ -225,6 +234,14 @@ def test_what_verify_cannot_do(
     places = {"out": tmp_path / "out", "empty": tmp_path / "empty", "lake": lake}
     assert main([argument.format(**places) for argument in arguments]) == 2
     assert message in " ".join(capsys.readouterr().err.split())
+
+
+def test_the_python_door_of_versions_names_that_of_exports(
+    lake: Path, tmp_path: Path
+) -> None:
+    target = exported(lake, tmp_path / "out", "jsonl")
+    with pytest.raises(NotFoundError, match="verify_export"):
+        tl.verify(target)
 
 
 def test_a_damaged_manifest_is_a_problem(lake: Path, tmp_path: Path) -> None:
