@@ -356,6 +356,8 @@ class ResolvedSource:
         subset, split: Files to read, of a dataset on the Hub or of a folder.
         split_from: Origin of the split: nothing (``default``), the `option`, or the key
             of a `mapping` of `data_files`, whose entries `data_files` are.
+        sibling_splits: Splits of the same `data_files` that other sources of the build
+            read, so that no note calls their files unread; changes no result.
         delimiter: Text between the cells of CSV; None for that of the extension.
         texts: Steps from rows to texts.
         tokens: Records that hold token ids; None where they hold text.
