@@ -125,6 +125,8 @@ GROUPS: Final = {
             "gc",
             "remove_version",
             "export_version",
+            "verify_export",
+            "ExportReport",
             "push_to_hub",
             "PushReport",
             "report",

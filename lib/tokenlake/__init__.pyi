@@ -13,6 +13,8 @@ from tokenlake.easydel import *  # noqa: F403
 from tokenlake.errors import TokenlakeError as TokenlakeError
 from tokenlake.etl.clean.cleaning import clean_dataset as clean_dataset
 from tokenlake.etl.export.flat_manifest import WriteStats as WriteStats
+from tokenlake.etl.export.verification import ExportReport as ExportReport
+from tokenlake.etl.export.verification import verify_export as verify_export
 from tokenlake.etl.export.version import export_version as export_version
 from tokenlake.etl.integrity.findings import RepairReport as RepairReport
 from tokenlake.etl.integrity.findings import VerifyReport as VerifyReport

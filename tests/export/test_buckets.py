@@ -19,6 +19,7 @@ from tests.etl.remote_builds_support import Bucket, bucket
 from tests.seeds import promise
 from tests.servers.s3 import KEY, SECRET
 from tokenlake import Pipeline, export_version, load_config, tokenize_and_save
+from tokenlake.cli.app import main
 from tokenlake.config.resolve import resolve
 from tokenlake.errors import ConfigError, StoreError
 from tokenlake.etl import build_dataset
@@ -68,7 +69,8 @@ def test_what_is_saved_there_reads_back(where: Bucket):
         == ROWS
     )
     with pytest.raises(
-        ConfigError, match=r"saved is not empty \(it holds '_tokenlake/manifest"
+        ConfigError,
+        match=r"saved is not empty \(it holds rows that Tokenlake saved, in format",
     ):
         save_dataset(ROWS, url)
     where.put("saved", {"notes.txt": b"mine"})
@@ -223,6 +225,51 @@ def test_folders_of_splits_are_written_and_replaced(
         "train/mine.txt",
         "model.bin",
     }
+
+
+def test_an_export_in_a_bucket_is_compared_verified_and_imported(
+    where: Bucket,
+    tmp_path: Path,
+    tokenizer_dir: Path,
+    capsys: pytest.CaptureFixture[str],
+):
+    (tmp_path / "a.jsonl").write_text(
+        "".join(json.dumps({"text": f"document {i}"}) + "\n" for i in range(40))
+    )
+    store = tmp_path / "store"
+    config = {
+        "name": "set",
+        "datasets": [{"name": "a", "data_files": str(tmp_path / "a.jsonl")}],
+        "default_tokenizer": str(tokenizer_dir),
+        "source": {"splits": {"train": 0.5, "validation": 0.5}},
+        "save": {"output_dir": str(store)},
+    }
+    build_dataset(config, workers=0)
+    url = where.address("again").url
+    export_version(store / "set", url, "jsonl")
+    before = where.everything("again")
+    # Sizes are compared by a listing, and hashes on request.
+    assert export_version(store / "set", url, "jsonl").compared == "sizes"
+    assert tl.verify_export(url).ok
+    name = "validation-00000-of-00001.jsonl"
+    content = before[name]
+    where.put("again", {name: content.replace(b"1", b"2")})
+    assert export_version(store / "set", url, "jsonl").compared == "sizes"
+    [problem] = tl.verify_export(url).problems
+    assert (problem.path, problem.problem) == (name, "sha256")
+    assert main(["verify", url]) == 3
+    assert export_version(store / "set", url, "jsonl", overwrite=True).compared == ""
+    assert where.everything("again") == before
+    # All splits are imported; a file of another size is refused.
+    arguments = ["import", url, "--tokenizer", str(tokenizer_dir), "--format", "jsonl"]
+    capsys.readouterr()
+    assert main([*arguments, "--print-config"]) == 0
+    datasets = json.loads(capsys.readouterr().out)["datasets"]
+    assert [dataset["split"] for dataset in datasets] == ["train", "validation"]
+    where.put("again", {name: content[:-1]})
+    assert main([*arguments, "--print-config"]) == 1
+    message = " ".join(capsys.readouterr().err.split())
+    assert f"{name} has {len(content) - 1} bytes, expected" in message
 
 
 @pytest.mark.parametrize("files", ["", "/train-*.array_record"])

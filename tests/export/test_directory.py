@@ -39,7 +39,7 @@ def test_a_directory_that_is_not_empty_is_refused_and_stays_as_it_is(tmp_path: P
     before = listing(tmp_path)
     with pytest.raises(
         ConfigError,
-        match=r"is not empty \(it holds '_tokenlake'\); nothing was changed",
+        match=r"is not empty \(it holds rows that Tokenlake saved, in format parquet\); nothing",
     ):
         save_dataset(OTHER, out)
     assert listing(tmp_path) == before

@@ -74,7 +74,7 @@ COMMANDS: Final = {
     "verify": (
         "version:verify",
         STORE,
-        "Check every byte and count of a version against its manifest.",
+        "Check every byte of a version, or of an export, against its manifest.",
     ),
     "repair": (
         "version:repair",

@@ -210,8 +210,10 @@ def export(
     array_record keep padding, masks and segments, and npy keeps the loss mask.
 
     Every page is compared with its checksum. The folder appears when it is complete,
-    with a manifest, the configuration and the tokenizer in `_tokenlake/`. A folder that
-    already holds this export is not changed. After an interruption the same command
+    with a manifest, the configuration and the tokenizer in `_tokenlake/`. The files of a
+    folder that already holds this export are compared with their sizes and hashes (in a
+    bucket, sizes): missing files are written again, and one that differs is an error.
+    `tokenlake verify FOLDER` checks an export anywhere. After an interruption the same command
     resumes: finished files are compared with their hashes and kept.
 
     Args:
@@ -233,7 +235,8 @@ def export(
             tokens count toward the loss.
         append_eos: End each document with EOS in a format of a trainer, unless it does
             already. Packed rows have EOS.
-        overwrite: Replace the data files of a folder that is not empty.
+        overwrite: Replace the data files of a folder that is not empty, and those of a
+            damaged export.
     """
     with working(f"exporting {printable(name)}"):
         stats = export_version(
@@ -258,7 +261,16 @@ def export(
     rows = numbers.plural(stats.num_examples, "row")
     files = numbers.plural(stats.num_shards, "file")
     sentence = f"{rows} in {near(target)}: {files}, {numbers.size(stats.total_bytes)}"
+    if stats.compared == "hashes":
+        sentence += "; already there, sizes and hashes match"
+    elif stats.compared == "sizes":
+        sentence += (
+            f"; already there, sizes match (`tokenlake verify {near(target)}` also "
+            "compares hashes)"
+        )
     emit(asdict(stats), json, lambda: stdout().print(sentence))
+    if stats.missing_paths:
+        note(_note_on_missing(stats.missing_paths))
     # A trainer that reads documents end to end would not know where they end.
     catalog = catalog_of(store)
     if not append_eos and lacks_eos(catalog.manifest(*catalog.resolve(name)), format):
@@ -266,6 +278,16 @@ def export(
             "note: trainers lay the documents of this format end to end, and these have no EOS; --append-eos adds it"
         )
     return 0
+
+
+def _note_on_missing(missing_paths: list[str]) -> str:
+    """Return a sentence on files that were missing from an export."""
+    names = ", ".join(printable(path) for path in missing_paths[:_SHOWN_MISSING])
+    if len(missing_paths) > _SHOWN_MISSING:
+        names += ", ..."
+    verb = "was" if len(missing_paths) == 1 else "were"
+    files = numbers.plural(len(missing_paths), "file")
+    return f"note: {files} of this export {verb} missing, and it was written again: {names}"
 
 
 def _note_resumption(progress: ExportProgress) -> None:
@@ -282,6 +304,8 @@ def _note_resumption(progress: ExportProgress) -> None:
     verb = "is" if finished.startswith("1 file ") else "are"
     note(f"resumes: {finished} {verb} finished")
 
+
+_SHOWN_MISSING = 3  # missing files of an export that are named
 
 _SHOWN_FINDINGS = 5  # places that look like secrets and are listed
 

@@ -62,7 +62,8 @@ def import_files(
 
     Every id is compared with the vocabulary of the tokenizer, and the audit of the
     version counts every id. The version can be packed, mixed, loaded, verified and
-    explained like any other. An interrupted import is resumed by the same command. The
+    explained like any other. Files of a folder that `tokenlake export` wrote are compared
+    with its manifest first. An interrupted import is resumed by the same command. The
     ids of the first row are decoded at the end: read them.
 
     Args:
@@ -73,7 +74,9 @@ def import_files(
             chunks and index.json. array_record: Grain. datasets: a folder of
             save_to_disk. parquet, arrow, jsonl: a column of lists of ids.
         name: Name of the dataset. Default: that of the folder or file.
-        split: Split to read of a folder whose file names say splits. Default: train.
+        split: Read only this split of a folder whose folders or file names say splits.
+            Default: all splits of a folder that `tokenlake export` wrote, which become
+            splits of the version; otherwise train.
         eos: End of a document. keep: its record, with EOS if it has one. split: each
             EOS. none: each EOS, which is left out. Default: split for numpy, otherwise
             keep.

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
+from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
@@ -29,6 +31,8 @@ from tokenlake.cli.console import (
     print_json,
 )
 from tokenlake.errors import ConfigError, IntegrityError, TokenlakeError
+from tokenlake.etl.export.flat_manifest import FOLDER
+from tokenlake.etl.export.verification import ExportReport, verify_export
 from tokenlake.etl.integrity.findings import (
     RepairProgress,
     RepairReport,
@@ -41,15 +45,15 @@ from tokenlake.etl.integrity.verify import verify as check
 from tokenlake.etl.reports import Table, facts, label, listed
 from tokenlake.etl.reports import dataset as tables
 from tokenlake.etl.reports.croissant import RowFiles, metadata
-from tokenlake.etl.reports.terminal import print_tables, stdout
+from tokenlake.etl.reports.terminal import near, print_tables, stdout
 from tokenlake.query.texts_of_sources import text_accounts
 from tokenlake.runtime.reading.stored_columns import stored_schema
 from tokenlake.runtime.store.address import open_read_store
 from tokenlake.runtime.store.catalog import Catalog
-from tokenlake.runtime.store.layout import Layout
+from tokenlake.runtime.store.layout import MANIFEST, Layout
 from tokenlake.runtime.store.manifest import Manifest
 from tokenlake.runtime.store.runs import committing_run
-from tokenlake.runtime.store.schemes import default_store
+from tokenlake.runtime.store.schemes import OBJECT_STORES, default_store, scheme_of
 
 
 def show(
@@ -163,31 +167,58 @@ def verify(
     store: StoreUrl = None,
     json: AsJson = False,
 ) -> int:
-    """Check every byte of versions against their manifests.
+    """Check every byte of versions, or of exports, against their manifests.
 
-    This checks the sizes and hashes of all files, Parquet footers, the audit, the
-    ledger, the claim and tags, and finds files that no manifest lists. --deep also
-    checks page checksums, every count and every segment. The exit code is 3 if anything
-    differs from what was committed. A missing second copy of the manifest
+    Of a version this checks the sizes and hashes of all files, Parquet footers, the
+    audit, the ledger, the claim and tags, and finds files that no manifest lists.
+    --deep also checks page checksums, every count and every segment. Of an export
+    (`tokenlake export`), named by its folder, it checks the sizes and hashes of all data
+    files, without a store. The exit code is 3 if anything differs from what was
+    committed or exported. A missing second copy of the manifest
     (runs/manifest-copy.json), as in versions of older releases, is a note on stderr.
     --json prints one report for one NAME, otherwise {"ok": ..., "reports": [...]}.
 
     Args:
-        names: Datasets, or versions of them: NAME, NAME@v3 or NAME@TAG.
+        names: Datasets, or versions of them: NAME, NAME@v3 or NAME@TAG; or folders of
+            exports: ./FOLDER, s3://bucket/folder or gs://bucket/folder.
         all: Check every committed version of the store.
         deep: Decode every row and compare logical hashes, too.
         workers: Number of threads. Default: the number of processors.
     """
     if all == bool(names):
-        raise ConfigError("verify needs the names of datasets or --all, and not both")
-    catalog = Catalog(open_read_store(store or default_store()))
-    if all:
-        versions = list(_committed_versions(catalog))
-    else:
-        versions = [named_version(catalog, name) for name in names]
-    # Versions are printed as they are verified; JSON needs all of them.
-    reports: list[VerifyReport] = []
+        raise ConfigError(
+            "verify needs the names of datasets, folders of exports, or --all, and not both"
+        )
+    # 1. Exports, which need no store. All names are looked at before the first check.
+    store_url = store or default_store()
+    export_names = [name for name in names if _is_export(name, store_url)]
+    if export_names and deep:
+        raise ConfigError(
+            f"--deep decodes the rows of versions, and {export_names[0]} is an export, whose every byte is compared "
+            "with its hash; leave --deep out"
+        )
+    # 2. Versions.
+    versions: list[tuple[str, int]] = []
+    catalog: Catalog | None = None
+    if all or len(export_names) < len(names):
+        catalog = Catalog(open_read_store(store_url))
+        if all:
+            versions = list(_committed_versions(catalog))
+        for name in names:
+            if name not in export_names:
+                versions.append(named_version(catalog, name))
+    # Reports are printed as they are made; JSON needs all of them.
+    reports: list[VerifyReport | ExportReport] = []
+    for name in export_names:
+        with counting(f"verifying {name}") as counter:
+            export_report = verify_export(
+                name, workers=workers, on_progress=partial(_count, counter)
+            )
+        reports.append(export_report)
+        if not json:
+            _print_verified_export(name, export_report)
     for dataset, version in versions:
+        assert catalog is not None
         with counting(f"verifying {dataset} v{version}") as counter:
             report = check(
                 catalog.store,
@@ -213,6 +244,55 @@ def verify(
     if is_intact:
         return 0
     return IntegrityError.exit_code
+
+
+def _is_export(name: str, store_url: str) -> bool:
+    """Return True for the folder of an export, false for the name of a dataset.
+
+    Args:
+        name: Name or path.
+        store_url: Store of the datasets, which may be missing.
+    """
+    if scheme_of(name) in OBJECT_STORES:
+        return True
+    folder = Path(name).expanduser()
+    if not folder.is_dir():
+        return False
+    # A path is no name of a dataset. That of a dataset or version in a store has an
+    # answer of its own, which names the store.
+    has_manifest = (folder / FOLDER).is_dir()
+    if "/" in name or name in (".", ".."):
+        is_version = (folder / MANIFEST).exists() or any(folder.glob("v[0-9]*"))
+        return has_manifest or not is_version
+    # A plain name is that of a dataset, if there is one.
+    dataset_names: list[str] = []
+    with suppress(TokenlakeError):
+        dataset_names = Catalog(open_read_store(store_url)).datasets()
+    return has_manifest and name not in dataset_names
+
+
+def _print_verified_export(name: str, report: ExportReport) -> None:
+    """Print the outcome of a check of an export, and notes on stderr."""
+    outcome = "intact"
+    if not report.ok:
+        outcome = numbers.plural(len(report.problems), "problem")
+    contents = "rows"
+    if report.dataset is not None:
+        contents = f"{report.dataset} v{report.version}"
+    if report.format:
+        contents += f" as {report.format}"
+    checked = f"{numbers.plural(report.files, 'file')}, {numbers.size(report.bytes)}"
+    stdout().print(printable(f"{name}: {outcome} ({contents}; {checked})"))
+    if not report.ok:
+        problems = [asdict(problem) for problem in report.problems]
+        print_tables([Table.of(_PROBLEMS, problems)])
+    if report.dataset is not None and not report.ok:
+        note(
+            f"`tokenlake export {report.dataset}@v{report.version} {near(name)} --format {report.format} --overwrite`, "
+            "with the options of the export, writes it again"
+        )
+    for remark in report.notes:
+        note(f"note: {printable(remark)}")
 
 
 def _count(counter: Counter, progress: VerifyProgress) -> None:

@@ -193,12 +193,25 @@ def resolve_source(config: PipelineConfig, dataset: DatasetConfig) -> ResolvedSo
         remote_cache_bytes=config.cache.remote_cache_bytes,
         split=dataset.split_to_read,
         split_from=dataset.split_from,
+        sibling_splits=_sibling_splits(config, dataset),
         tokenizer=_resolved_tokenizer(config, dataset, chat),
         texts=_texts(config, dataset, chat),
         tokens=_tokens(config, dataset),
         kept=tuple((field, None) for field in kept_fields),
         field_types=tuple((name, parse_field_type(text)) for name, text in field_types),
     )
+
+
+def _sibling_splits(config: PipelineConfig, dataset: DatasetConfig) -> tuple[str, ...]:
+    """Return the splits that other datasets read of the files of a dataset."""
+    siblings: list[str] = []
+    for other in config.datasets:
+        has_same_files = other.files_to_read == dataset.files_to_read
+        if other.name == dataset.name or not has_same_files:
+            continue
+        if other.subset == dataset.subset:
+            siblings.append(other.split_to_read)
+    return tuple(siblings)
 
 
 def _copied(kind: type[Resolved], model: Section, **resolved: Any) -> Resolved:

@@ -356,6 +356,8 @@ class ResolvedSource:
         subset, split: Files to read, of a dataset on the Hub or of a folder.
         split_from: Origin of the split: nothing (``default``), the `option`, or the key
             of a `mapping` of `data_files`, whose entries `data_files` are.
+        sibling_splits: Splits of the same `data_files` that other sources of the build
+            read, so that no note calls their files unread; changes no result.
         delimiter: Text between the cells of CSV; None for that of the extension.
         texts: Steps from rows to texts.
         tokens: Records that hold token ids; None where they hold text.
@@ -390,6 +392,7 @@ class ResolvedSource:
     subset: str | None = None
     split: str = "train"
     split_from: Literal["default", "option", "mapping"] = "default"
+    sibling_splits: tuple[str, ...] = ()
     delimiter: str | None = None
     max_expansion: float = 1000.0
     texts: ResolvedTexts = field(default_factory=ResolvedTexts)

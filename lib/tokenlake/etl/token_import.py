@@ -16,7 +16,9 @@ from tokenlake.config.tokens import EosRule, IdType
 from tokenlake.errors import ConfigError
 from tokenlake.etl.events import Watcher, ignore
 from tokenlake.etl.executors import ExecutorName
+from tokenlake.etl.export.exported_inputs import export_at, require_whole, splits_of
 from tokenlake.etl.runner import BuildResult, build_dataset
+from tokenlake.etl.sources.layout import TRAIN
 from tokenlake.runtime.store.schemes import default_store
 
 ImportFormat: TypeAlias = Literal[
@@ -82,7 +84,9 @@ def import_tokens(
         format: Format of the files.
         name: Name of the dataset; None for that of the folder or file.
         store: Path or URL of the store; None for the default one.
-        split: Split to read of a folder whose names say splits; None for `train`.
+        split: Split to read of a folder whose folders or file names say splits. None
+            for all splits of an export of Tokenlake, which become splits of the
+            version, and otherwise for `train`.
         eos: ``keep``: a record is a document. ``split``: a document ends after each
             EOS. ``none``: like ``split``, and EOS is left out. None for ``split`` of
             arrays of ids (numpy), otherwise ``keep``.
@@ -108,7 +112,8 @@ def import_tokens(
         ConfigError: An option is wrong, or does not fit the files.
         BadRecordError: An id is not in the vocabulary, or a record holds no ids; the
             message names file and record.
-        SourceError: A file is missing or damaged.
+        SourceError: A file is missing or damaged, or a file of an export differs from
+            the manifest of the export.
 
     Example:
         >>> from pathlib import Path
@@ -161,13 +166,14 @@ def import_configuration(
         format: Format of the files.
         name: Name of the dataset.
         store: Path or URL of the store.
-        split: Split to read.
+        split: Split to read; None: all of an export, otherwise train.
         packed: Ids of each record, if records are packed rows.
         on_bad_record: Treatment of bad records.
         **tokens: Options of the section `tokens`; those that are None are left out.
 
     Raises:
         ConfigError: The format is unknown, or no name can be made of the path.
+        DamagedFileError: A file of an export is missing, or has another size.
     """
     # 1. The files, and a name that follows from the first of them.
     require_one_of("format", format, tuple(_TYPES))
@@ -196,8 +202,6 @@ def import_configuration(
         "type": _TYPES[format],
         "tokens": section,
     }
-    if split is not None:
-        dataset["split"] = split
 
     # 3. The configuration.
     output_dir = default_store()
@@ -205,12 +209,52 @@ def import_configuration(
         output_dir = os.fspath(store)
     return {
         "name": name,
-        "datasets": [dataset],
+        "datasets": _datasets_of_splits(dataset, paths, split),
         "default_tokenizer": os.fspath(tokenizer),
         "source": {"on_bad_record": on_bad_record},
         "pack": pack,
         "save": {"output_dir": output_dir},
     }
+
+
+def _datasets_of_splits(
+    dataset: Mapping[str, Any], paths: Sequence[str], split: str | None
+) -> list[dict[str, Any]]:
+    """Return the datasets of an import: one for each split that is read.
+
+    Args:
+        dataset: Dataset without a split.
+        paths: Paths of its files.
+        split: Split to read; None: all of an export, otherwise train.
+
+    Raises:
+        DamagedFileError: A file of an export is missing, or has another size.
+    """
+    # 1. An export states its splits. Names and sizes of its files cost no reading, and
+    #    a missing file would not be noticed later.
+    export_splits: list[str] = []
+    if len(paths) == 1:
+        export = export_at(paths[0])
+        if export is not None:
+            store, manifest = export
+            require_whole(store, manifest, split)
+            export_splits = splits_of(manifest)
+    # 2. One split: rows of an export that has no other keep their split.
+    if split is not None:
+        return [{**dataset, "split": split}]
+    if export_splits in ([], [TRAIN]):
+        return [dict(dataset)]
+    # 3. All splits: the rows of each become a split of the same name.
+    datasets: list[dict[str, Any]] = []
+    for export_split in export_splits:
+        dataset_of_split = {
+            **dataset,
+            "name": f"{dataset['name']}-{export_split}",
+            "split": export_split,
+            "splits": {export_split: 1.0},
+        }
+        datasets.append(dataset_of_split)
+    return datasets
 
 
 def _name_of(path: str) -> str:

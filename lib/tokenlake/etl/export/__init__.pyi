@@ -3,6 +3,10 @@
 from tokenlake.etl.export.directory import FolderTarget as FolderTarget
 from tokenlake.etl.export.directory import Target as Target
 from tokenlake.etl.export.directory import require_apart as require_apart
+from tokenlake.etl.export.exported_inputs import export_at as export_at
+from tokenlake.etl.export.exported_inputs import require_as_exported as require_as_exported
+from tokenlake.etl.export.exported_inputs import require_whole as require_whole
+from tokenlake.etl.export.exported_inputs import splits_of as splits_of
 from tokenlake.etl.export.flat_manifest import FlatFile as FlatFile
 from tokenlake.etl.export.flat_manifest import FlatManifest as FlatManifest
 from tokenlake.etl.export.flat_manifest import Origin as Origin

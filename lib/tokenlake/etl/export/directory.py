@@ -40,7 +40,13 @@ from tokenlake.errors import (
 from tokenlake.etl.export.flat_manifest import FOLDER, MANIFEST, FlatManifest
 from tokenlake.etl.export.shard_folder import SHARDS, keep_finished
 from tokenlake.etl.export.shard_record import ShardRecord
-from tokenlake.runtime.store.address import open_store, options_here, scratch_folder
+from tokenlake.runtime.store.address import (
+    open_read_store,
+    open_store,
+    options_here,
+    scratch_folder,
+)
+from tokenlake.runtime.store.base import ReadStore
 from tokenlake.runtime.store.durable_files import fsync_directory, hash_regular
 from tokenlake.runtime.store.file_locks import is_still, lock
 from tokenlake.runtime.store.outputs import require_outside_stores
@@ -111,13 +117,14 @@ class Target(ABC):
             StoreError: Another process writes the same target, or the storage refuses.
         """
         # 1. A call that is refused leaves no folder behind.
-        self.check(overwrite=overwrite)
+        self.check(overwrite=overwrite, export=export)
         new_folder = self.beside / NEW
         with _held(self.beside):
             # 2. The leftovers of a process that died, and an empty folder.
             with _system_errors(self.beside, self.url):
                 self._recover()
-                self.check(overwrite=overwrite)  # again: no other process writes now
+                # Again: no other process writes now.
+                self.check(overwrite=overwrite, export=export)
                 self._discard_other_shards(export, discard=discard_interrupted)
                 new_folder.mkdir()
             # 3. The caller writes, and only whole contents reach the target.
@@ -186,22 +193,42 @@ class Target(ABC):
             shutil.rmtree(self.beside, ignore_errors=True)
 
     @abstractmethod
-    def check(self, *, overwrite: bool) -> None:
-        """Raise ConfigError if the target may not be written; nothing is changed."""
+    def check(
+        self, *, overwrite: bool, export: Mapping[str, Any] | None = None
+    ) -> None:
+        """Raise ConfigError if the target may not be written; nothing is changed.
+
+        Args:
+            overwrite: True if data files in the target may be replaced.
+            export: Version, format and options of the export to it, for the message.
+        """
 
     @abstractmethod
     def manifest(self) -> FlatManifest | None:
         """Return the manifest of the target; None if it is missing or damaged."""
 
-    def is_whole(self, manifest: FlatManifest) -> bool:
-        """Return True if all files of a manifest are there, by their sizes."""
-        # Hashes would read every byte; sizes find files that are missing or were cut.
-        file_sizes = self._sizes()
-        return all(file_sizes.get(file.path) == file.bytes for file in manifest.files)
-
     @abstractmethod
-    def _sizes(self) -> dict[str, int]:
-        """Return name -> size of the files there."""
+    def read_store(self) -> ReadStore:
+        """Return the target as a store, whose keys are the names of its files."""
+
+    def _refusal(
+        self, holds: str, export: Mapping[str, Any] | None = None
+    ) -> ConfigError:
+        """Return the error for a target that is not empty.
+
+        Args:
+            holds: Name of one of its entries.
+            export: Version, format and options of the export to it; None: the rows are
+                those of no version.
+        """
+        manifest = self.manifest()
+        contents = repr(holds)
+        if manifest is not None:
+            contents = _contents_of(manifest, export)
+        return ConfigError(
+            f"{self._option_name}: {self.url} is not empty (it holds {contents}); nothing was changed. {_REMEDY}",
+            path=self.url,
+        )
 
     def is_within(self, other: str) -> bool:
         """Return True if the target is a folder, or lies in it.
@@ -283,7 +310,9 @@ class FolderTarget(Target):
         # a target does it once.
         self._is_known_place = in_store
 
-    def check(self, *, overwrite: bool) -> None:
+    def check(
+        self, *, overwrite: bool, export: Mapping[str, Any] | None = None
+    ) -> None:
         # A store changes by commits, `repair`, `rm` and `gc` alone.
         if not self._is_known_place:
             require_outside_stores(self.folder, self._option_name)
@@ -300,7 +329,7 @@ class FolderTarget(Target):
             )
         entries = sorted(target.iterdir())
         if entries and not overwrite:
-            raise _not_empty(self._option_name, self.url, entries[0].name)
+            raise self._refusal(entries[0].name, export)
         # Folders are never deleted, apart from those of splits that we have written.
         for entry in entries:
             is_our_folder = entry.name == FOLDER or self._is_split_folder(entry)
@@ -317,26 +346,19 @@ class FolderTarget(Target):
             return FlatManifest.of(self.folder)
         return None
 
-    def _sizes(self) -> dict[str, int]:
-        file_sizes: dict[str, int] = {}
-        # Formats with a folder for each split have their files one level deeper.
-        for entry in self.folder.iterdir():
-            file_paths = [entry]
-            if entry.is_dir() and entry.name != FOLDER:
-                file_paths = list(entry.iterdir())
-            for file_path in file_paths:
-                if _is_file(file_path):
-                    file_name = file_path.relative_to(self.folder).as_posix()
-                    file_sizes[file_name] = file_path.stat().st_size
-        return file_sizes
+    def read_store(self) -> ReadStore:
+        return open_read_store(self.url)
 
     def _is_split_folder(self, folder: Path) -> bool:
         """Return True for a folder that holds data files of the manifest alone."""
-        # A link may lead to data of other people; an empty folder is not known as ours.
+        # A link may lead to data of other people.
         if folder.is_symlink() or not folder.is_dir():
             return False
+        # An empty folder is known as ours if the manifest lists files in it.
+        listed_names = _listed(self.manifest())
+        is_listed = any(name.startswith(f"{folder.name}/") for name in listed_names)
         file_names = {f"{folder.name}/{entry.name}" for entry in folder.iterdir()}
-        return bool(file_names) and file_names <= _listed(self.manifest())
+        return is_listed and file_names <= listed_names
 
     def _recover(self) -> None:
         # The process died between the two renames: the old files go back first, so
@@ -399,7 +421,9 @@ class BucketTarget(Target):
         # Looking for stores costs requests, so that a target does it once.
         self._is_known_place = in_store
 
-    def check(self, *, overwrite: bool) -> None:
+    def check(
+        self, *, overwrite: bool, export: Mapping[str, Any] | None = None
+    ) -> None:
         if not self._is_known_place:
             require_outside_stores(
                 self.url, self._option_name, storage_options=self.options
@@ -411,7 +435,7 @@ class BucketTarget(Target):
         # An object of any name counts: buckets have no folders that could be empty.
         object_sizes = self._sizes()
         if object_sizes:
-            raise _not_empty(self._option_name, self.url, min(object_sizes))
+            raise self._refusal(min(object_sizes), export)
 
     def manifest(self) -> FlatManifest | None:
         with suppress(NotFoundError, IntegrityError):
@@ -420,7 +444,11 @@ class BucketTarget(Target):
             )
         return None
 
+    def read_store(self) -> ReadStore:
+        return self.store
+
     def _sizes(self) -> dict[str, int]:
+        """Return name -> size of the objects there."""
         # Objects that a check of the bucket tries, and removes, are no contents of it.
         object_sizes: dict[str, int] = {}
         for entry in self.store.list(""):
@@ -458,6 +486,16 @@ def _other_export(
     option_name: str, url: str, existing: Mapping[str, Any], export: Mapping[str, Any]
 ) -> ConfigError:
     """Return the error for shards of an export with other options."""
+    return ConfigError(
+        f"{option_name}: an interrupted export to {url} has finished files, and is another one: "
+        f"{_differences(existing, export)}. Nothing was changed. Repeat that export to finish it, or "
+        "discard its files (overwrite=True, --overwrite)",
+        path=url,
+    )
+
+
+def _differences(existing: Mapping[str, Any], export: Mapping[str, Any]) -> str:
+    """Return the options in which two exports differ: ``num_shards 3, now None``."""
     # The message names the options alone in which both exports differ.
     differences: list[str] = []
     for option in sorted({*existing, *export}):
@@ -465,19 +503,33 @@ def _other_export(
             differences.append(
                 f"{option} {existing.get(option)!r}, now {export.get(option)!r}"
             )
-    return ConfigError(
-        f"{option_name}: an interrupted export to {url} has finished files, and is another one: "
-        f"{'; '.join(differences)}. Nothing was changed. Repeat that export to finish it, or "
-        "discard its files (overwrite=True, --overwrite)",
-        path=url,
-    )
+    return "; ".join(differences)
 
 
-def _not_empty(option_name: str, url: str, holds: str) -> ConfigError:
-    return ConfigError(
-        f"{option_name}: {url} is not empty (it holds {holds!r}); nothing was changed. {_REMEDY}",
-        path=url,
+def _contents_of(manifest: FlatManifest, export: Mapping[str, Any] | None) -> str:
+    """Return the contents of a target with a manifest: ``an export of books@v3``.
+
+    Args:
+        manifest: Manifest of the target.
+        export: Version, format and options of the export to it, if there is one.
+    """
+    facts: Mapping[str, Any] = manifest.made_of.get("export", {})
+    if not facts:
+        return f"rows that Tokenlake saved, in format {manifest.format}"
+    version = f"{facts.get('dataset')}@v{facts.get('version')}"
+    contents = f"an export of {version} in format {manifest.format}"
+    # The same version in the same format: only options tell both exports apart.
+    existing = {
+        "format": manifest.format,
+        "compression": manifest.compression,
+        **facts,
+    }
+    is_of_same_version = export is not None and all(
+        export.get(fact) == existing[fact] for fact in ("dataset", "version", "format")
     )
+    if export is not None and is_of_same_version:
+        contents += f" with other options: {_differences(existing, export)}"
+    return contents
 
 
 def require_apart(

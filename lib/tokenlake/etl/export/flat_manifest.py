@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Final, Self, final
+from typing import Any, ClassVar, Final, Literal, Self, final
 
 import pyarrow as pa
 
@@ -232,6 +232,10 @@ class WriteStats:
         num_cut: Number of documents that were longer than `max_length` and lost tokens;
             None if that is not known.
         num_dropped_tokens: Number of tokens that they lost; None if that is not known.
+        compared: Comparison by which an export that was there already was found whole,
+            ``sizes`` or ``hashes``; empty if files were written.
+        missing_paths: Names of files of this export that were missing, so that it was
+            written again.
 
     Example:
         >>> import tokenlake as tl
@@ -247,6 +251,9 @@ class WriteStats:
     num_tokens: int | None = None
     num_cut: int | None = None
     num_dropped_tokens: int | None = None
+    # Equal rows and files are equal numbers, whether they were written now or before.
+    compared: Literal["", "sizes", "hashes"] = field(default="", compare=False)
+    missing_paths: list[str] = field(default_factory=list[str], compare=False)
 
     @classmethod
     def of(

@@ -446,6 +446,8 @@ def make_exports(config: PipelineConfig, manifest: Manifest) -> tuple[str, ...]:
             export.form,
             export.options,
             overwrite=export.replaces(target, config),
+            # A run that finds everything done must stay quick, whatever its size.
+            with_hashes=config.save.overwrite,
             discard_interrupted=export.replaces_interrupted(target),
         )
         places.append(target.url)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from tokenlake.base import numbers
 from tokenlake.base.threads import Prefetched
 from tokenlake.errors import ConfigError
 from tokenlake.etl.export.flat_manifest import FileFormat, FlatFile
@@ -70,13 +71,15 @@ def write_tokens(
         form, facts, dtype=options.dtype, max_bytes=options.max_bytes(form)
     )
     naming = _naming(splits, layout, form, options)
-    # 2. The files of each split.
-    files: list[FlatFile] = []
+    #    A number of files must suit every split, before the first file is written.
+    edges_of_split: dict[str, tuple[int, ...] | None] = {}
     for split in splits:
         # The rows of one source may be of some splits only.
-        if split not in manifest.splits or manifest.splits[split].rows == 0:
-            continue
-        edges = _edges(split, manifest.splits[split].rows, form, options)
+        if split in manifest.splits and manifest.splits[split].rows > 0:
+            edges_of_split[split] = _edges(manifest, splits, split, form, options)
+    # 2. The files of each split.
+    files: list[FlatFile] = []
+    for split, edges in edges_of_split.items():
         open_files = partial(
             TokenFiles,
             folder,
@@ -142,17 +145,44 @@ def _naming(
 
 
 def _edges(
-    split: str, rows: int, form: FileFormat, options: ExportOptions
+    manifest: Manifest,
+    splits: Sequence[str],
+    split: str,
+    form: FileFormat,
+    options: ExportOptions,
 ) -> tuple[int, ...] | None:
-    """Return the rows at which files of a split end; None: at none."""
+    """Return the rows at which files of a split end; None: at none.
+
+    Args:
+        manifest: Manifest of the rows.
+        splits: Names of all splits that are exported.
+        split: Name of the split.
+        form: Format of the files.
+        options: Rows and their division into files.
+
+    Raises:
+        ConfigError: The split has too few rows.
+    """
     if options.num_shards is None:
         return None
-    if options.num_shards > rows:
-        raise ConfigError(
-            f"num_shards: {options.num_shards} files of {split!r}, which has {rows} rows; files of format "
-            f"{form.format!r} cannot be empty. Set it to {rows} or less"
-        )
-    return edges_of(rows, options.num_shards)
+    rows = manifest.splits[split].rows
+    if options.num_shards <= rows:
+        return edges_of(rows, options.num_shards)
+    # Often a small split stands beside a large one, which can be exported alone.
+    large_splits: list[str] = []
+    for other_split in splits:
+        if other_split not in manifest.splits:
+            continue
+        if manifest.splits[other_split].rows >= options.num_shards:
+            large_splits.append(other_split)
+    remedy = f"Set it to {rows} or less"
+    if large_splits:
+        options_text = " or ".join(f"--split {name}" for name in large_splits)
+        remedy += f", or export {' or '.join(large_splits)} alone ({options_text})"
+    raise ConfigError(
+        f"num_shards: {options.num_shards} files of {split!r}, which has {numbers.plural(rows, 'row')}; files of "
+        f"format {form.format!r} cannot be empty. {remedy}"
+    )
 
 
 def _token_rows(

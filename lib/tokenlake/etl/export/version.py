@@ -13,13 +13,14 @@ from dataclasses import asdict, replace
 from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as package_version
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
 from tokenlake._version import __version__
-from tokenlake.errors import ConfigError
-from tokenlake.etl.export.directory import NEW, Target, target_of
+from tokenlake.base import numbers
+from tokenlake.errors import ConfigError, IntegrityError
+from tokenlake.etl.export.directory import NEW, FolderTarget, Target, target_of
 from tokenlake.etl.export.flat_manifest import (
     FOLDER,
     FileFormat,
@@ -33,11 +34,16 @@ from tokenlake.etl.export.row_export import write_rows
 from tokenlake.etl.export.shard_files import DEFAULT_NAMING
 from tokenlake.etl.export.shard_folder import SHARDS, ExportProgress, ShardFolder
 from tokenlake.etl.export.token_export import write_tokens
+from tokenlake.etl.export.verification import file_problems, in_words
+from tokenlake.etl.integrity.findings import Problem
 from tokenlake.runtime.store.address import open_read_store
 from tokenlake.runtime.store.base import ReadStore
 from tokenlake.runtime.store.catalog import Catalog, parted
 from tokenlake.runtime.store.layout import CONFIG, QUARANTINE, TOKENIZER, Layout
 from tokenlake.runtime.store.manifest import Manifest
+
+_NAMED_PROBLEMS: Final = 3
+"""Damaged files that a message describes."""
 
 
 def export_version(
@@ -80,7 +86,10 @@ def export_version(
     - ``array_record``: records of int32, ``train-00000-of-00001.array_record``, for
       Grain
 
-    A directory that holds this export already is left as it is. An export that was
+    A directory that holds this export already is left as it is, once its files have
+    their recorded sizes and, on this machine, hashes. In a bucket sizes are compared;
+    :func:`tokenlake.verify_export` compares hashes. If files are missing, the export is
+    written again. A file that differs is an error. An export that was
     interrupted resumes: the same call keeps the finished files, which are compared with
     their hashes, and writes the rest. The files are those of an export that was not
     interrupted.
@@ -100,8 +109,8 @@ def export_version(
         split: Name of the only split to export; None: all.
         source: Name of the only source to export, of a version that is no mixture;
             None: all.
-        overwrite: True to replace the data files of a directory that is not empty;
-            otherwise that is an error.
+        overwrite: True to replace the data files of a directory that is not empty, and
+            those of a damaged export; otherwise that is an error.
         attention_mask: True to add the column (int32; 1 for ids, 0 for padding) if rows
             have none.
         provenance: True to keep the columns that say which input each document comes
@@ -126,13 +135,15 @@ def export_version(
             `shards`, `shards_total`, `rows`, `rows_total` and `is_resumed`.
 
     Returns:
-        Numbers of rows, files and bytes, and the paths of the files.
+        Numbers of rows, files and bytes, and the paths of the files; and, of an export
+        that was there already, how it was compared.
 
     Raises:
         ConfigError: An argument is not allowed, or the target is not empty, or another
             export to it was interrupted; nothing was changed.
         NotFoundError: The version does not exist.
-        IntegrityError: A page is damaged; the target stays as it was.
+        IntegrityError: A page is damaged, or a file of this export in the target; the
+            target stays as it was.
 
     Example:
         >>> import tokenlake as tl
@@ -166,6 +177,9 @@ def export_version(
         form,
         options,
         overwrite=overwrite,
+        # Reading a bucket costs as much as writing it: with `overwrite` a file that
+        # differs is replaced, whatever its size.
+        with_hashes=overwrite or isinstance(target, FolderTarget),
         on_progress=on_progress,
     )
 
@@ -178,6 +192,7 @@ def exported(
     options: ExportOptions,
     *,
     overwrite: bool,
+    with_hashes: bool = False,
     discard_interrupted: bool = False,
     on_progress: Callable[[ExportProgress], object] | None = None,
 ) -> WriteStats:
@@ -191,6 +206,8 @@ def exported(
         options: Rows and their division into files.
         overwrite: True to replace the data files of the target, and to discard those of
             another export that was interrupted.
+        with_hashes: True to compare the hashes of an export that is there already;
+            otherwise its names and sizes.
         discard_interrupted: True to discard the latter alone.
         on_progress: Function that is called after each file.
 
@@ -202,9 +219,20 @@ def exported(
     is_same = flat_manifest is not None and _is_export(
         flat_manifest, manifest, form, options
     )
-    if flat_manifest is not None and is_same and target.is_whole(flat_manifest):
-        target.clear()
-        return WriteStats.of(flat_manifest, target.url)
+    missing_paths: list[str] = []
+    if flat_manifest is not None and is_same:
+        problems = file_problems(
+            target.read_store(), flat_manifest.files, with_hashes=with_hashes
+        )
+        if not problems:
+            target.clear()
+            stats = WriteStats.of(flat_manifest, target.url)
+            return replace(stats, compared="hashes" if with_hashes else "sizes")
+        if not overwrite:
+            _require_only_missing(target, manifest, flat_manifest, problems)
+        for problem in problems:
+            if problem.problem == "missing":
+                missing_paths.append(problem.path)
     # 2. A new one, or the rest of an interrupted one.
     export = {
         "format": form.format,
@@ -227,7 +255,41 @@ def exported(
             shard_folder=shard_folder,
             on_progress=on_progress,
         )
-    return WriteStats.of(flat_manifest, target.url)
+    stats = WriteStats.of(flat_manifest, target.url)
+    return replace(stats, missing_paths=missing_paths)
+
+
+def _require_only_missing(
+    target: Target,
+    manifest: Manifest,
+    flat_manifest: FlatManifest,
+    problems: Sequence[Problem],
+) -> None:
+    """Raise IntegrityError if a file of an export differs from its manifest.
+
+    Writing a missing file again loses nothing. A file that differs may hold the work of
+    a person, so that it is replaced on request alone.
+
+    Args:
+        target: Place of the export.
+        manifest: Manifest of its version.
+        flat_manifest: Manifest of the export.
+        problems: All problems of its files.
+    """
+    damaged = [problem for problem in problems if problem.problem != "missing"]
+    if not damaged:
+        return
+    descriptions = "; ".join(in_words(problem) for problem in damaged[:_NAMED_PROBLEMS])
+    if len(damaged) > _NAMED_PROBLEMS:
+        descriptions += "; ..."
+    verb = "differs" if len(damaged) == 1 else "differ"
+    raise IntegrityError(
+        f"{target.url} holds this export of {manifest.dataset}@v{manifest.version}, but {len(damaged)} of its "
+        f"{numbers.plural(len(flat_manifest.files), 'file')} {verb} from the manifest: {descriptions}. Nothing was "
+        "changed. Write the export again (overwrite=True, --overwrite), or give another path",
+        path=target.url,
+        files=[problem.path for problem in damaged],
+    )
 
 
 def _packages_of(form: FileFormat) -> dict[str, str]:

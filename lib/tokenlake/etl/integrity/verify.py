@@ -18,6 +18,8 @@ from typing import final
 
 from tokenlake.base.threads import Stop, available_cpus, in_order
 from tokenlake.errors import IntegrityError, NotFoundError, StoreError
+from tokenlake.etl.export.flat_manifest import FOLDER as EXPORT_FOLDER
+from tokenlake.etl.export.flat_manifest import MANIFEST as EXPORT_MANIFEST
 from tokenlake.etl.integrity.findings import (
     Entries,
     Problem,
@@ -67,7 +69,7 @@ def verify(
     checksums, nulls, counts of rows, tokens and documents, segment lengths, provenance,
     logical hashes; and, with the extra `etl`, the manifest's statements on
     configuration and tokenizers. Files are read from the store itself: caches of
-    readers are not used.
+    readers are not used. :func:`tokenlake.verify_export` checks an export.
 
     Args:
         where: Dataset, or one version of it, as :func:`tokenlake.open` takes it; or its
@@ -121,10 +123,25 @@ def named_version(catalog: Catalog, name: str) -> tuple[str, int]:
     """Return the dataset and the version that a name means.
 
     A name is ``NAME``, ``NAME@v3`` or ``NAME@TAG``.
+
+    Raises:
+        NotFoundError: There is no such dataset or tag.
     """
     reference = Reference.parse(name)
     if reference.version is None:
-        return catalog.resolve(name)
+        try:
+            return catalog.resolve(name)
+        except NotFoundError as error:
+            # The folder of an export looks like that of a dataset in a store.
+            if not catalog.store.exists(
+                f"{reference.dataset}/{EXPORT_FOLDER}/{EXPORT_MANIFEST}"
+            ):
+                raise
+            export_path = f"{catalog.store.url.rstrip('/')}/{reference.dataset}"
+            raise NotFoundError(
+                f"{export_path} is no dataset of a store but an export; verify it by its path: `tokenlake verify "
+                f"{export_path}`, or verify_export({export_path!r}) in Python"
+            ) from error
     # The version may lack a manifest: verification reports it.
     return reference.dataset, reference.version
 

@@ -24,6 +24,7 @@ from tokenlake.config.resolve import card_identity, identity, source_identity
 from tokenlake.config.resolved import ResolvedBuild, ResolvedHeldOut, ResolvedSource
 from tokenlake.etl.build_store import address_of_build
 from tokenlake.etl.events import Watcher
+from tokenlake.etl.export.exported_inputs import require_as_exported
 from tokenlake.etl.plan.exclusions import (
     Exclusion,
     Positions,
@@ -180,6 +181,8 @@ def _read_sources(
             # Where documents begin in a stream of ids must be known before its files
             # are cut.
             first_files = listings.get(source.name) or list_inputs(source, hashed=False)
+            # A damaged file of an export has ids that no tokenizer knows.
+            require_as_exported(first_files)
             source, notes_on_ids = settle_tokens(
                 source, first_files, tokenizers[source.name]
             )

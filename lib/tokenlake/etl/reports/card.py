@@ -69,8 +69,8 @@ def render_card(manifest: Manifest) -> str:
     """
     name = f"{manifest.dataset}@v{manifest.version}"
     # A card is one of the files of a version, so its words stay: repair writes it
-    # again, byte for byte. That is why one sum has its older name here.
-    equations = account_table(manifest, None, {"rows_read": "rows read"})
+    # again, byte for byte. That is why sums and terms have their older names here.
+    equations = account_table(manifest, None, {"rows_read": "rows read"}, {})
     account = _table(equations)
     notes: list[str] = []
     for remark in remarks(manifest.account):

@@ -260,6 +260,14 @@ CALLED: Final = {
 }
 """Names of some terms of the audit, as users read them."""
 
+DOCUMENT_TERMS: Final = {
+    "kept": "one per kept row",
+    "expanded": "further from the same rows",
+}
+"""Names of the terms of the documents, where a row has several documents. A packed row
+that is imported has as many as it was packed of.
+"""
+
 LAW_NAMES: Final = {"rows_read": "rows read", "slots": "places in rows"}
 """Names of some sums of the audit, as users read them. A place in a row holds one
 token or padding.
@@ -267,7 +275,10 @@ token or padding.
 
 
 def equations(
-    account: Account, width: int, law_names: Mapping[str, str] = LAW_NAMES
+    account: Account,
+    width: int,
+    law_names: Mapping[str, str] = LAW_NAMES,
+    document_terms: Mapping[str, str] = DOCUMENT_TERMS,
 ) -> list[tuple[str, str]]:
     """Return pairs (left side, right side) for each law of the audit.
 
@@ -279,6 +290,7 @@ def equations(
         width: Number of ids in a packed row, for the equation on places in rows; 0 for
             datasets without packing.
         law_names: Name of each sum; a sum without a name has its own.
+        document_terms: Name of each term of the documents, where a row has several.
     """
     pairs: list[tuple[str, str]] = []
     for law, parts in LAWS.items():
@@ -288,6 +300,8 @@ def equations(
         names = CALLED
         if law == "tokens":
             names = CALLED | {"content_packed": "written"}
+        elif law == "documents" and account.expanded:
+            names = document_terms
         # Terms that are 0 say nothing: most builds quarantine and filter nothing.
         terms: list[str] = []
         for part in parts:
@@ -343,6 +357,7 @@ def account_table(
     manifest: Manifest,
     title: str | None = "Audit",
     law_names: Mapping[str, str] = LAW_NAMES,
+    document_terms: Mapping[str, str] = DOCUMENT_TERMS,
 ) -> Table:
     """Return the equations of the audit as a table of two columns.
 
@@ -350,8 +365,10 @@ def account_table(
         manifest: Manifest of the version.
         title: Title of the table.
         law_names: Name of each sum, as for :func:`equations`.
+        document_terms: Name of each term of the documents, likewise.
     """
-    rows = equations(manifest.account, manifest.width, law_names) + draws(manifest)
+    rows = equations(manifest.account, manifest.width, law_names, document_terms)
+    rows += draws(manifest)
     return Table((label("quantity", ""), label("equation", "")), tuple(rows), title)
 
 

@@ -274,13 +274,15 @@ def choose(entry: FilesEntry, source: ResolvedSource) -> Choice:
         if entry.is_folder:
             raise refusal
         return Choice(
-            paths=(), note=_note(entry, split, (), entry_splits), refusal=refusal
+            paths=(),
+            note=_note(entry, source, split, (), entry_splits),
+            refusal=refusal,
         )
     # Some names say a split and others none: nobody knows whether the others are train.
     is_default = entry.is_folder and not is_written
     if is_default and entry_splits.origin == "names" and entry_splits.unnamed:
         raise _partly_named(entry, split, entry_splits)
-    return Choice(paths=paths, note=_note(entry, split, paths, entry_splits))
+    return Choice(paths=paths, note=_note(entry, source, split, paths, entry_splits))
 
 
 def _choose_named_files(entry: FilesEntry, source: ResolvedSource) -> Choice:
@@ -315,7 +317,7 @@ def _choose_of_unnamed(
         return Choice(paths=entry.paths)
     # The split may be named by an unusual word, such as ``holdout``.
     paths = split_names.paths_of_word(entry.paths, split)
-    note = _note(entry, split, paths, entry_splits)
+    note = _note(entry, source, split, paths, entry_splits)
     if paths:
         return Choice(paths=paths, note=note)
     refusal = _nothing_says(entry, split)
@@ -383,10 +385,19 @@ def _listed(paths: Iterable[str]) -> str:
 
 
 def _note(
-    entry: FilesEntry, split: str, paths: Sequence[str], entry_splits: EntrySplits
+    entry: FilesEntry,
+    source: ResolvedSource,
+    split: str,
+    paths: Sequence[str],
+    entry_splits: EntrySplits,
 ) -> str:
     """Return a note on the files of an entry that are read and left out."""
-    other_files = left_over(entry_splits.splits, entry_splits.unnamed, set(paths))
+    # Files that another source of the build reads are not left out.
+    read_paths = set(paths)
+    for sibling in source.sibling_splits:
+        read_paths.update(entry_splits.splits.get(sibling, ()))
+        read_paths.update(split_names.paths_of_word(entry_splits.unnamed, sibling))
+    other_files = left_over(entry_splits.splits, entry_splits.unnamed, read_paths)
     if not other_files and len(entry_splits.subsets) < 2:
         return ""
     subset = "" if entry_splits.subset is None else f"subset {entry_splits.subset!r}, "

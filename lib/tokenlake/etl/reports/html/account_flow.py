@@ -7,7 +7,7 @@ from typing import Final
 
 from tokenlake.base.markup import Html, tag
 from tokenlake.base.numbers import count
-from tokenlake.etl.reports.dataset import CALLED, LAW_NAMES
+from tokenlake.etl.reports.dataset import CALLED, DOCUMENT_TERMS, LAW_NAMES
 from tokenlake.etl.reports.html.figures import (
     GREY,
     WIDTH,
@@ -65,6 +65,8 @@ def _bar(account: Account, law: str) -> list[Piece]:
     pieces: list[Piece] = []
     for part in LAWS[law]:
         name = CALLED.get(part, part)
+        if law == "documents" and account.expanded:
+            name = DOCUMENT_TERMS[part]
         part_counts = getattr(account, part)
         counts: dict[str, int] = {}
         if isinstance(part_counts, int):
