@@ -20,6 +20,7 @@ from tokenlake.etl.plan.plan import Plan, TextUnit
 from tokenlake.etl.reports import Table, facts, label, number
 from tokenlake.etl.reports.dataset import expected_lengths, length_policy
 from tokenlake.etl.reports.terminal import near
+from tokenlake.etl.sources.bad_reasons import bad_in_words, sufficient_fraction
 from tokenlake.runtime.store.address import open_store
 from tokenlake.runtime.store.catalog import Catalog
 from tokenlake.runtime.store.free_space import free_bytes
@@ -188,17 +189,11 @@ class TextPlan:
             expected = self.estimates[source.name]
             if not expected.bad_records:
                 continue
-            outcome = "a run ends at the first one (on_bad_record: fail)"
+            outcome = "a run ends at one of them (on_bad_record: fail)"
             if source.on_bad_record == "quarantine":
-                outcome = (
-                    f"a run sets them aside, and ends above max_bad_fraction: {source.max_bad_fraction:g} of the "
-                    "records"
-                )
-            sampled = numbers.plural(expected.sampled_records, "sampled record")
-            lines.append(
-                f"{source.name}: {numbers.count(expected.bad_records)} of {sampled} are bad; {outcome}. "
-                "`tokenlake inspect` shows reasons"
-            )
+                outcome = _outcome_of_quarantine(expected, source.max_bad_fraction)
+            bad_records = bad_in_words(expected.bad_reasons, expected.sampled_records)
+            lines.append(f"{source.name}: {bad_records}; {outcome}")
         return lines
 
     def _source_records(self) -> list[dict[str, Any]]:
@@ -302,6 +297,27 @@ class TextPlan:
             if isinstance(unit, TextUnit) and unit.files is None:
                 return f"at most {files}"
         return files
+
+
+def _outcome_of_quarantine(expected: Estimate, allowed_fraction: float) -> str:
+    """Return the outcome of a run that sets bad records aside.
+
+    Args:
+        expected: Estimate of a source whose sample has bad records.
+        allowed_fraction: Its max_bad_fraction.
+    """
+    share = expected.bad_records / expected.sampled_records
+    if share <= allowed_fraction:
+        return f"a run sets them aside, and ends above max_bad_fraction: {allowed_fraction:g} of the records"
+    fraction = sufficient_fraction(
+        expected.bad_records,
+        expected.sampled_records,
+        is_complete=expected.documents_margin == 0,
+    )
+    return (
+        f"{numbers.percent(share, 1.0)} are more than max_bad_fraction allows ({allowed_fraction:g}), so that a run "
+        f"ends; max_bad_fraction: {fraction:g} allows them"
+    )
 
 
 def _approximate_documents(expected: Estimate) -> str:
