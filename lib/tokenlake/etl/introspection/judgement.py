@@ -115,7 +115,8 @@ def _judged_sample(
     """Return a sample with the bad records that a build finds in its first records."""
     batches: list[Prepared] = []
     try:
-        first_blocks(_prepared(look.file, source, recipe), look.file, batches)
+        prepared = _prepared(look.file, source, recipe)
+        first_blocks(prepared, lambda batch: batch.rows_read, look.file, batches)
     except TokenlakeError:
         # The file is damaged after its first records, which a build reports.
         return look

@@ -406,7 +406,9 @@ def _look_into_records(
     blocks: list[Parsed] = []
     is_whole = False
     try:
-        is_whole = first_blocks(read_blocks(file_range, data, want, None), file, blocks)
+        is_whole = first_blocks(
+            read_blocks(file_range, data, want, None), _records_of, file, blocks
+        )
     except BoundReached:
         # The blocks before the limit are the sample. Without any, one record is larger.
         if not blocks:
@@ -429,13 +431,22 @@ def _look_into_records(
     return replace(sample, rows=({"text": text},), lengths=length, seen=1, total=1)
 
 
+def _records_of(block: Parsed) -> int:
+    """Return the number of records of a block, bad ones included."""
+    return len(block) + len(block.bad)
+
+
 def first_blocks(
-    blocks: Iterable[_AnyBlock], file: InputFile, held: list[_AnyBlock]
+    blocks: Iterable[_AnyBlock],
+    records_of: Callable[[_AnyBlock], int],
+    file: InputFile,
+    held: list[_AnyBlock],
 ) -> bool:
     """Read the blocks at the beginning of a file that a sample consists of.
 
     Args:
         blocks: Blocks of the file, in order.
+        records_of: Function that returns the number of records of a block.
         file: The file.
         held: List to which the blocks are added one by one: those before a failed read
             remain.
@@ -444,11 +455,15 @@ def first_blocks(
         True if these are all blocks of the file.
     """
     taken_bytes = 0
+    filled_blocks = 0
     for block in blocks:
         held.append(block)
         taken_bytes += block.bytes_read
+        # The header of CSV is a block without records.
+        if records_of(block):
+            filled_blocks += 1
         has_all_bytes = taken_bytes >= file.size and len(held) < _MOST_BLOCKS
-        if len(held) >= _BLOCKS and not has_all_bytes:
+        if filled_blocks >= _BLOCKS and not has_all_bytes:
             return False
     return True
 
@@ -531,7 +546,7 @@ def _sample_of_blocks(
             place = _place(file, record, lines_before)
             bad.append(BadReason(reason=record.fault.reason, records=1, first=place))
         lines_before += block.lines
-        seen += len(block) + len(block.bad)
+        seen += _records_of(block)
         bytes_read += block.bytes_read
         blank_lines += block.normalized.get("blank_line", 0)
 
