@@ -29,7 +29,7 @@ from tokenlake.runtime.store.schemes import is_local
 SOURCE_COLUMNS: Final = (
     number("files"),
     number("units"),
-    number("bytes", "size", numbers.size),
+    number("about_bytes", "size", str),
     number("about_documents", "documents", str),
     number("about_tokens", "tokens", str),
     label("long", "long documents"),
@@ -160,6 +160,7 @@ class TextPlan:
             as_text = {
                 "long": length_policy(source.tokenizer),
                 "tokenizer": near(record["tokenizer"]),
+                "about_bytes": _bytes_in_words(record["bytes"], record["stored_bytes"]),
                 "about_documents": _approximate_documents(expected),
                 "about_tokens": approximately(expected.tokens, expected.tokens_margin),
                 "dataset": self.build.name,
@@ -200,7 +201,11 @@ class TextPlan:
         """Return a record for each source: inputs, and expected sizes."""
         # Units and files of each source: a plan lists those of all sources together.
         unit_counts = Counter(unit.source for unit in self.plan.units)
-        file_counts = Counter(file.source for file in self.plan.inputs)
+        file_counts: Counter[str] = Counter()
+        stored_bytes: Counter[str] = Counter()
+        for file in self.plan.inputs:
+            file_counts[file.source] += 1
+            stored_bytes[file.source] += file.size
         records: list[dict[str, Any]] = []
         for source in self.build.sources:
             expected = self.estimates[source.name]
@@ -228,6 +233,7 @@ class TextPlan:
                     "files": file_counts[source.name],
                     "units": unit_counts[source.name],
                     "bytes": self.plan.source_bytes[source.name],
+                    "stored_bytes": stored_bytes[source.name],
                     "documents": expected.documents,
                     "tokens": expected.tokens,
                     "long_documents": long_documents,
@@ -297,6 +303,16 @@ class TextPlan:
             if isinstance(unit, TextUnit) and unit.files is None:
                 return f"at most {files}"
         return files
+
+
+def _bytes_in_words(read_bytes: int, stored_bytes: int) -> str:
+    """Return the bytes of a source that a build reads, and those that are stored.
+
+    They differ for Parquet, whose pages are compressed: ``26.6 MiB (4.39 MiB stored)``.
+    """
+    if read_bytes == stored_bytes:
+        return numbers.size(read_bytes)
+    return f"{numbers.size(read_bytes)} ({numbers.size(stored_bytes)} stored)"
 
 
 def _outcome_of_quarantine(expected: Estimate, allowed_fraction: float) -> str:

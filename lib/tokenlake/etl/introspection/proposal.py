@@ -430,7 +430,7 @@ def _summary(group: Group) -> str:
         formats.append(f"{form} {numbers.count(files)}")
     file_count = f"{numbers.plural(group.files, 'file')} ({', '.join(formats)})"
     stored = numbers.size(group.bytes)
-    summary = f"{group.name}: {NAMES[group.kind]}, {file_count}, {stored}"
+    summary = f"{group.name}: {NAMES[group.kind]}, {file_count}, {stored} stored"
     if group.rows is not None:
         summary += f", {group.records_in_words}"
     return summary
