@@ -448,6 +448,6 @@ def _notes_on_inputs(store: StoreAddress, manifest: Manifest) -> list[str]:
             return []
     files = numbers.plural(len(earlier_inputs), "file")
     return [
-        f"{dataset} v{manifest.version} reads none of the input files of v{before} ({files}). If it is another dataset, set another "
-        f"`name` and run again, then `tokenlake rm {dataset}@v{manifest.version}`"
+        f"{dataset} v{manifest.version} reads none of the input files of v{before} ({files}). If it is "
+        f"another dataset, set another `name` and run again, then `tokenlake rm {dataset}@v{manifest.version}`"
     ]
