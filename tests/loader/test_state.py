@@ -269,7 +269,7 @@ def test_other_data_is_refused(ds: tl.Dataset, learned: tl.Dataset):
     ):
         tl.DataLoader(learned, 8).set_state(state)
     state["sources"]["train"]["manifest"] = "0" * 64
-    with pytest.raises(ConfigError, match="source .* is "):
+    with pytest.raises(ConfigError, match=r"source .* is "):
         tl.DataLoader(ds, 8).set_state(state)
 
 
