@@ -440,7 +440,7 @@ def first_blocks(
     blocks: Iterable[_AnyBlock],
     records_of: Callable[[_AnyBlock], int],
     file: InputFile,
-    held: list[_AnyBlock],
+    sampled_blocks: list[_AnyBlock],
 ) -> bool:
     """Read the blocks at the beginning of a file that a sample consists of.
 
@@ -448,8 +448,8 @@ def first_blocks(
         blocks: Blocks of the file, in order.
         records_of: Function that returns the number of records of a block.
         file: The file.
-        held: List to which the blocks are added one by one: those before a failed read
-            remain.
+        sampled_blocks: List to which the blocks are added one by one: those before a
+            failed read remain.
 
     Returns:
         True if these are all blocks of the file.
@@ -457,12 +457,12 @@ def first_blocks(
     taken_bytes = 0
     filled_blocks = 0
     for block in blocks:
-        held.append(block)
+        sampled_blocks.append(block)
         taken_bytes += block.bytes_read
         # The header of CSV is a block without records.
         if records_of(block):
             filled_blocks += 1
-        has_all_bytes = taken_bytes >= file.size and len(held) < _MOST_BLOCKS
+        has_all_bytes = taken_bytes >= file.size and len(sampled_blocks) < _MOST_BLOCKS
         if filled_blocks >= _BLOCKS and not has_all_bytes:
             return False
     return True
