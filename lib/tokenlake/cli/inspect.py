@@ -253,7 +253,8 @@ def inspect(
         split: Split of a dataset on the Hub, or of files whose names define splits.
             Default: train, otherwise the first one.
         rows: Number of sample records to show. Default: 3.
-        tokenizer: Tokenizer for the proposal.
+        tokenizer: Tokenizer for the proposal. One of this machine also renders the first
+            conversations, to name those that cannot be rendered.
         storage_options: Options of the file system, with credentials by reference:
             {"key": {"env": "NAME"}}.
         yaml: Print only the proposed configuration. Default: yes, unless stdout is a

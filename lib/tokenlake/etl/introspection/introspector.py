@@ -430,7 +430,8 @@ class DatasetIntrospector:
             are searched.
         mapper: Mapper that finds the other roles; None: one with a minimum score of
             0.8.
-        tokenizer: Tokenizer of the proposed configuration; None: a placeholder.
+        tokenizer: Tokenizer of the proposed configuration; None: a placeholder. One of
+            this machine also renders the first conversations, to name bad ones.
         seq_length: Tokens of a packed row in the proposed configuration.
         rows: Number of example records.
         token: Token of the Hub: a text, ``{"env": NAME}``, or False for none; None:
