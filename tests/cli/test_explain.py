@@ -288,15 +288,16 @@ def test_states_that_do_not_fit_are_refused(
         assert f"{option[0]}: the state defines this" in refused(
             capsys, "--state", state, *option
         )
-    assert "the state belongs to another run: sources is" in refused(
-        capsys, "learned", "--state", state
-    )
+    assert (
+        "the state belongs to another run: source train is plain@v1/train there and learned@v1/train here "
+        f"(tl.open('{ds.store.url}/plain@v1', split='train') opens that of the state)"
+    ) in refused(capsys, "learned", "--state", state)
     changed = json.loads(Path(state).read_text())
     changed["sources"]["train"]["manifest"] = "0" * 64
     Path(state).write_text(json.dumps(changed))
-    assert "the state belongs to another run: sources is" in refused(
-        capsys, "--state", state
-    )
+    assert (
+        "the state belongs to another run: source train is plain@v1/train there and here, but not the same data"
+    ) in refused(capsys, "--state", state)
     Path(state).write_text("{")
     assert "cannot be read" in refused(capsys, "--state", state)
     Path(state).write_text("{}")

@@ -285,6 +285,73 @@ def test_what_it_writes_is_built_by_the_command_it_names(
     assert space["batch"]["input_ids"].shape[1] == 64  # type: ignore[index]
 
 
+@pytest.mark.parametrize(
+    ("target", "name"),
+    [
+        ("code.yaml", "code"),
+        ("My Web.yml", "my-web"),
+        ("\u65e5\u672c.yaml", "data"),  # no character that a name may have
+        ("tokenlake.yaml", "data"),
+        ("folder", "data"),
+    ],
+)
+def test_the_stem_of_the_file_names_the_dataset(
+    lines: Path, tmp_path: Path, capsys: Output, target: str, name: str
+) -> None:
+    path = tmp_path / target
+    assert main(["init", str(path), "--data", str(lines), "--json"]) == 0
+    written = json.loads(capsys.readouterr().out)["path"]
+    assert load_config(written).name == name
+
+
+def test_a_run_notes_a_version_without_the_inputs_of_the_version_before(
+    tmp_path: Path, tokenizer_dir: Path, capsys: Output
+) -> None:
+    options = ["--tokenizer", str(tokenizer_dir), "--store", str(tmp_path / "lake")]
+    notes: list[list[str]] = []
+    # The second run reads a further file, and the third one only other files.
+    for names in (["a"], ["a", "b"], ["c"]):
+        paths: list[str] = []
+        for name in names:
+            text = {"text": f"the words of {name}"}
+            paths.append(str(write_lines(tmp_path / f"{name}.jsonl", [text])))
+        path = tmp_path / f"{len(notes)}" / "lake.yaml"
+        data = [argument for place in paths for argument in ("--data", place)]
+        assert main(["init", str(path), *data, *options]) == 0
+        capsys.readouterr()
+        run = ["run", str(path), "--no-prefect", "--workers", "1", "--json"]
+        # One name of the source, so that only the paths decide.
+        assert main([*run, "--set", "datasets.0.name=x"]) == 0
+        notes.append(json.loads(capsys.readouterr().out)["notes"])
+    assert notes[:2] == [[], []]
+    (note,) = notes[2]
+    assert note.startswith("lake v3 reads none of the input files of v2 (2 files)")
+    assert "`tokenlake rm lake@v3`" in note
+
+
+def test_sizes_say_what_is_stored_and_what_is_read(
+    tmp_path: Path, tokenizer_dir: Path, capsys: Output
+) -> None:
+    """Compressed Parquet: `init` has its size on disk, `plan` both."""
+    data = write_parquet(
+        tmp_path / "p.parquet",
+        {"text": ["the same " * 99] * 3000},
+        use_dictionary=False,
+    )
+    path = tmp_path / "p.yaml"
+    options = ["--tokenizer", str(tokenizer_dir), "--store", str(tmp_path / "lake")]
+    assert main(["init", str(path), "--data", str(data), *options]) == 0
+    stored = re.search(r"([\d.]+ KiB) stored", path.read_text())
+    assert stored
+    capsys.readouterr()
+    assert main(["plan", str(path)]) == 0
+    page = capsys.readouterr().out
+    assert f"({stored[1]} stored)" in page
+    assert main(["plan", str(path), "--json"]) == 0
+    (source,) = json.loads(capsys.readouterr().out)["sources"]
+    assert source["stored_bytes"] == data.stat().st_size < source["bytes"]
+
+
 def test_init_with_a_tokenizer_that_cannot_be_used_writes_nothing(
     tmp_path: Path, lines: Path, capsys: Output
 ) -> None:

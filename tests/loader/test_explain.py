@@ -394,6 +394,26 @@ def test_a_state_of_other_data_is_refused(ds: tl.Dataset, learned: tl.Dataset):
         ConfigError, match=r"the state belongs to another run: .*plain@v1.*learned@v1"
     ):
         restored(state, lambda name, split: learned)
+
+
+def test_each_source_of_another_version_is_named(ds: tl.Dataset, learned: tl.Dataset):
+    state = tl.DataLoader(mixed(ds, learned, rows=70), 8, seed=2).get_state()
+    (name, other), *_ = state["sources"].items()
+    elsewhere = {**other, "dataset": "plain@v9/train", "manifest": "0" * 64}
+    sources = {**state["sources"], name: elsewhere}
+    loader = tl.DataLoader(mixed(ds, learned, rows=70), 8, seed=2)
+    with pytest.raises(ConfigError) as caught:
+        loader.set_state({**state, "sources": sources})
+    (problem,) = caught.value.details["differs"]
+    assert problem == (
+        f"source {name} is plain@v9/train there and {other['dataset']} here "
+        f"(tl.open('{ds.store.url}/plain@v9', split='train') opens that of the state)"
+    )
+    # A source that only the state has.
+    with pytest.raises(
+        ConfigError, match="source more is plain@v9/train there and miss"
+    ):
+        loader.set_state({**state, "sources": {**state["sources"], "more": elsewhere}})
     for wrong in (
         {},
         [],

@@ -294,7 +294,7 @@ def test_another_key_state_store_list_and_form_are_refused(
     def swapped(name: str, split: str) -> tl.Dataset:
         return world.open("learned" if name == "plain@v1" else name, split)
 
-    with pytest.raises(ConfigError, match="the state belongs to another run: sources"):
+    with pytest.raises(ConfigError, match="the state belongs to another run: source "):
         check_statement(
             world.statement,
             PUBLIC,

@@ -88,7 +88,7 @@ def test_references(store: Store) -> None:
     ):
         catalog.resolve("code@v2")
     with pytest.raises(
-        NotFoundError, match=r"code@v4 .* is not committed; run its build again"
+        NotFoundError, match=r"code@v4 .* is not committed\. Run its build again"
     ):
         catalog.resolve("code@v4")
     with pytest.raises(NotFoundError, match="did you mean code") as caught:
@@ -119,7 +119,7 @@ def test_a_dataset_with_unfinished_builds_alone_has_no_latest(store: Store) -> N
     catalog = Catalog(store)
     catalog.claim("code", A, {})
     with pytest.raises(
-        NotFoundError, match=r"no committed version.*v1 \(unfinished\).*resumes"
+        NotFoundError, match=r"no committed version.*v1 \(unfinished\).*to resume it"
     ):
         catalog.resolve("code")
 

@@ -24,6 +24,7 @@ from tokenlake.config.contradictions import (
 from tokenlake.config.load import load_config
 from tokenlake.config.pipeline import json_schema
 from tokenlake.errors import ConfigError, SourceError
+from tokenlake.etl.introspection.file_group import source_name
 from tokenlake.etl.introspection.inspection import NAMES, Group, Inspection
 from tokenlake.etl.introspection.introspector import DatasetIntrospector
 from tokenlake.etl.introspection.introspector import inspect as inspect_source
@@ -59,8 +60,8 @@ def init(
     replaced.
 
     Args:
-        target: Folder in which tokenlake.yaml is written, or the file itself. Default:
-            this folder.
+        target: Folder in which tokenlake.yaml is written, or the file itself
+            (books.yaml), whose stem is the name of the dataset. Default: this folder.
         data: A file, directory, glob or URL, or the id of a dataset on the Hub with
             --type hf. Repeatable.
         tokenizer: A Hub id, a directory or a tokenizer.json file.
@@ -69,8 +70,12 @@ def init(
     """
     # A name with the ending of YAML is the file itself, unless such a folder exists.
     path = target / FILE
+    name: str | None = None
     if target.suffix in (".yaml", ".yml") and not target.is_dir():
         path = target
+        # The file's name is the dataset's, unless it is the usual one.
+        if target.name != FILE:
+            name = source_name(target.stem).lower()
     _refuse_existing(path)
     require_outside_stores(path, "init")
     is_terminal = sys.stdin is not None and sys.stdin.isatty()  # pyright: ignore[reportUnnecessaryComparison]
@@ -109,7 +114,7 @@ def init(
     )
     with working("looking into the data"):
         inspection = introspector.inspect()
-    _write_new(path, _configuration(inspection, store))
+    _write_new(path, _configuration(inspection, store, name))
 
     # The next commands, which need a tokenizer.
     missing_option: str | None = None
@@ -181,12 +186,13 @@ def _ask_seq_length() -> int:
         note(f"{printable(answer)!r} is not a whole number above 0")
 
 
-def _configuration(inspection: Inspection, store: str) -> str:
+def _configuration(inspection: Inspection, store: str, name: str | None) -> str:
     """Return the text of a configuration that loads: the proposal, a name and a store.
 
     Args:
         inspection: Result of the look at the data.
         store: Path or URL of the store.
+        name: Name of the dataset; None or "" for the name of its first source.
 
     Raises:
         SourceError: The data has no files to build from.
@@ -197,9 +203,9 @@ def _configuration(inspection: Inspection, store: str) -> str:
         raise SourceError(
             f"no dataset can be built from {source}; `tokenlake inspect {source}` prints the findings"
         )
-    # The dataset has the name of its first source. The store is added, because the
-    # proposal of `inspect` has none.
-    name = yaml.safe_load(inspection.proposal)["datasets"][0]["name"]
+    # The name and the store are added, because the proposal of `inspect` has none.
+    if not name:
+        name = yaml.safe_load(inspection.proposal)["datasets"][0]["name"].lower()
     options = {"name": name, "save": {"output_dir": store}}
     save = yaml.safe_dump(options, sort_keys=False, allow_unicode=True)
     comment = "# Versions of the dataset `name` are written to this store; other commands read TOKENLAKE_STORE."
@@ -247,7 +253,8 @@ def inspect(
         split: Split of a dataset on the Hub, or of files whose names define splits.
             Default: train, otherwise the first one.
         rows: Number of sample records to show. Default: 3.
-        tokenizer: Tokenizer for the proposal.
+        tokenizer: Tokenizer for the proposal. One of this machine also renders the first
+            conversations, to name those that cannot be rendered.
         storage_options: Options of the file system, with credentials by reference:
             {"key": {"env": "NAME"}}.
         yaml: Print only the proposed configuration. Default: yes, unless stdout is a
@@ -368,7 +375,7 @@ def _print_group(group: Group, console: Console) -> None:
         formats.append(f"{form} {numbers.count(form_files)}")
     files = f"{numbers.plural(group.files, 'file')} ({', '.join(formats)})"
     stored = numbers.size(group.bytes)
-    console.print(Text(f"{files}, {stored}, {group.records_in_words}"))
+    console.print(Text(f"{files}, {stored} stored, {group.records_in_words}"))
     if group.text is not None:
         # Plain text has one column, whose name nobody chose.
         subject = "texts"

@@ -21,6 +21,7 @@ from tokenlake.etl.plan.plan import Plan, TextUnit
 from tokenlake.etl.reports import Table, facts, label, number
 from tokenlake.etl.reports.dataset import expected_lengths, length_policy
 from tokenlake.etl.reports.terminal import near
+from tokenlake.etl.sources.bad_reasons import bad_in_words, sufficient_fraction
 from tokenlake.runtime.store.address import open_store
 from tokenlake.runtime.store.catalog import Catalog
 from tokenlake.runtime.store.free_space import free_bytes
@@ -29,7 +30,7 @@ from tokenlake.runtime.store.schemes import is_local
 SOURCE_COLUMNS: Final = (
     number("files"),
     number("units"),
-    number("bytes", "size", numbers.size),
+    number("about_bytes", "size", str),
     number("about_documents", "documents", str),
     number("about_tokens", "tokens", str),
     label("long", "long documents"),
@@ -193,6 +194,7 @@ class TextPlan:
             as_text = {
                 "long": length_policy(source.tokenizer),
                 "tokenizer": near(record["tokenizer"]),
+                "about_bytes": _bytes_in_words(record["bytes"], record["stored_bytes"]),
                 "about_documents": _approximate_documents(expected),
                 "about_tokens": approximately(expected.tokens, expected.tokens_margin),
                 "dataset": self.build.name,
@@ -222,17 +224,11 @@ class TextPlan:
             expected = self.estimates[source.name]
             if not expected.bad_records:
                 continue
-            outcome = "a run ends at the first one (on_bad_record: fail)"
+            outcome = "a run ends at one of them (on_bad_record: fail)"
             if source.on_bad_record == "quarantine":
-                outcome = (
-                    f"a run sets them aside, and ends above max_bad_fraction: {source.max_bad_fraction:g} of the "
-                    "records"
-                )
-            sampled = numbers.plural(expected.sampled_records, "sampled record")
-            lines.append(
-                f"{source.name}: {numbers.count(expected.bad_records)} of {sampled} are bad; {outcome}. "
-                "`tokenlake inspect` shows reasons"
-            )
+                outcome = _outcome_of_quarantine(expected, source.max_bad_fraction)
+            bad_records = bad_in_words(expected.bad_reasons, expected.sampled_records)
+            lines.append(f"{source.name}: {bad_records}; {outcome}")
         return lines
 
     def _source_records(self) -> list[dict[str, Any]]:
@@ -244,7 +240,11 @@ class TextPlan:
             for source_name, exclusion_record in exclusion.records().items():
                 exclusions[source_name] = {"path": exclusion.path, **exclusion_record}
         unit_counts = Counter(unit.source for unit in self.plan.units)
-        file_counts = Counter(file.source for file in self.plan.inputs)
+        file_counts: Counter[str] = Counter()
+        stored_bytes: Counter[str] = Counter()
+        for file in self.plan.inputs:
+            file_counts[file.source] += 1
+            stored_bytes[file.source] += file.size
         records: list[dict[str, Any]] = []
         for source in self.build.sources:
             expected = self.estimates[source.name]
@@ -272,6 +272,7 @@ class TextPlan:
                     "files": file_counts[source.name],
                     "units": unit_counts[source.name],
                     "bytes": self.plan.source_bytes[source.name],
+                    "stored_bytes": stored_bytes[source.name],
                     "documents": expected.documents,
                     "tokens": expected.tokens,
                     "long_documents": long_documents,
@@ -357,6 +358,37 @@ class TextPlan:
             if isinstance(unit, TextUnit) and unit.files is None:
                 return f"at most {files}"
         return files
+
+
+def _bytes_in_words(read_bytes: int, stored_bytes: int) -> str:
+    """Return the bytes of a source that a build reads, and those that are stored.
+
+    They differ for Parquet, whose pages are compressed: ``26.6 MiB (4.39 MiB stored)``.
+    """
+    if read_bytes == stored_bytes:
+        return numbers.size(read_bytes)
+    return f"{numbers.size(read_bytes)} ({numbers.size(stored_bytes)} stored)"
+
+
+def _outcome_of_quarantine(expected: Estimate, allowed_fraction: float) -> str:
+    """Return the outcome of a run that sets bad records aside.
+
+    Args:
+        expected: Estimate of a source whose sample has bad records.
+        allowed_fraction: Its max_bad_fraction.
+    """
+    share = expected.bad_records / expected.sampled_records
+    if share <= allowed_fraction:
+        return f"a run sets them aside, and ends above max_bad_fraction: {allowed_fraction:g} of the records"
+    fraction = sufficient_fraction(
+        expected.bad_records,
+        expected.sampled_records,
+        is_complete=expected.documents_margin == 0,
+    )
+    return (
+        f"{numbers.percent(share, 1.0)} are more than max_bad_fraction allows ({allowed_fraction:g}), so that a run "
+        f"ends; max_bad_fraction: {fraction:g} allows them"
+    )
 
 
 def _approximate_documents(expected: Estimate) -> str:

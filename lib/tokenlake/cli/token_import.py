@@ -89,7 +89,7 @@ def import_files(
         length: Cut arrays of ids (numpy) into records of N ids.
         packed: Records are packed rows of N ids, and are stored as they are; shorter
             ones are padded.
-        on_bad_record: fail: the first bad record ends the import. quarantine: set it
+        on_bad_record: fail: a bad record ends the import. quarantine: set it
             aside and count it.
         print_config: Print the configuration of the import as JSON, for a file or a
             deployment, and import nothing.

@@ -185,7 +185,7 @@ class SourceStageConfig(Section):
 
     # Bad records.
     on_bad_record: BadRecordPolicy = "fail"
-    """fail: the first bad record fails the build. quarantine: bad records are kept
+    """fail: a bad record fails the build. quarantine: bad records are kept
     separately and counted.
     """
 

@@ -24,7 +24,14 @@ class BadRecordBudget:
         bad > max_bad_fraction x (records read + most records that are still unread)
     """
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Plan, quarantine: str) -> None:
+        """Begin without records.
+
+        Args:
+            plan: Plan of the build.
+            quarantine: Folder of the files of bad records, for messages.
+        """
+        self._quarantine = quarantine
         # A source whose bad records fail the build needs no count.
         self._allowed_fractions: dict[str, float] = {}
         for source in plan.build.sources:
@@ -74,8 +81,8 @@ class BadRecordBudget:
                 extent = "even if every record still unread is good"
             raise errors.TooManyBadRecordsError(
                 f"source {source!r}: {bad_records} bad records of {most_rows} are {bad_records / most_rows:.3%}, more "
-                f"than max_bad_fraction={allowed_fraction:g} allows, {extent}. See the quarantine/ files for each "
-                "record and its reason; fix the input, or raise max_bad_fraction if the loss is acceptable",
+                f"than max_bad_fraction={allowed_fraction:g} allows, {extent}. {self._quarantine}/*.parquet has each "
+                "record with its place and reason; fix the input, or raise max_bad_fraction if the loss is acceptable",
                 source=source,
                 bad=bad_records,
                 rows=most_rows,

@@ -24,7 +24,7 @@ from tokenlake.etl.pool import Pool, run_threads, worth_a_retry
 from tokenlake.etl.same_tokens import under_their_name
 from tokenlake.etl.schedule import Schedule
 from tokenlake.etl.session import BuildSession
-from tokenlake.runtime.store.address import open_store
+from tokenlake.runtime.store.address import StoreAddress, open_store
 from tokenlake.runtime.store.catalog import Catalog
 from tokenlake.runtime.store.manifest import Manifest
 
@@ -391,6 +391,9 @@ def result_of(session: BuildSession, manifest: Manifest, seconds: float) -> Buil
         status = "exists"
     elif resumed_units:
         status = "resumed"
+    notes_on_inputs: list[str] = []
+    if status != "exists":
+        notes_on_inputs = _notes_on_inputs(session.plan.store, manifest)
     return BuildResult(
         dataset=session.dataset,
         version=session.version,
@@ -405,5 +408,46 @@ def result_of(session: BuildSession, manifest: Manifest, seconds: float) -> Buil
             *session.plan.build.notes,
             *session.plan.left_out,
             *session.plan.missed(manifest.accounts),
+            *notes_on_inputs,
         ),
     )
+
+
+def _notes_on_inputs(store: StoreAddress, manifest: Manifest) -> list[str]:
+    """Return a note if a version has no input of the version before it.
+
+    Two configurations with one name are probably a mistake: their builds become
+    versions of one dataset. An input is the same if it has the same path in its source,
+    or the same bytes.
+
+    Args:
+        store: Store of the version.
+        manifest: Manifest of the version.
+    """
+    dataset = manifest.dataset
+    catalog = Catalog(open_store(store))
+    # The version is committed: an error of another version must not hide that.
+    try:
+        earlier_versions: list[int] = []
+        for info in catalog.versions(dataset):
+            if info.committed and info.version < manifest.version:
+                earlier_versions.append(info.version)
+        if not earlier_versions:
+            return []
+        before = max(earlier_versions)
+        earlier_inputs = catalog.manifest(dataset, before).inputs
+    except errors.TokenlakeError:
+        return []
+    # Mixtures have no input files.
+    if not earlier_inputs or not manifest.inputs:
+        return []
+    earlier_paths = {(file.source, file.path) for file in earlier_inputs}
+    earlier_tokens = {file.token for file in earlier_inputs}
+    for file in manifest.inputs:
+        if (file.source, file.path) in earlier_paths or file.token in earlier_tokens:
+            return []
+    files = numbers.plural(len(earlier_inputs), "file")
+    return [
+        f"{dataset} v{manifest.version} reads none of the input files of v{before} ({files}). If it is "
+        f"another dataset, set another `name` and run again, then `tokenlake rm {dataset}@v{manifest.version}`"
+    ]

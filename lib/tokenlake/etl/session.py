@@ -64,7 +64,7 @@ from tokenlake.etl.step_clock.reported_steps import STEPS, StepTime, step_times
 from tokenlake.runtime.store.address import open_store
 from tokenlake.runtime.store.base import Store, require_digest
 from tokenlake.runtime.store.catalog import Catalog
-from tokenlake.runtime.store.layout import Layout
+from tokenlake.runtime.store.layout import QUARANTINE, Layout
 from tokenlake.runtime.store.ledger import FileEntry, UnitRecord
 from tokenlake.runtime.store.manifest import Manifest
 from tokenlake.runtime.store.outputs import require_no_version_above
@@ -114,7 +114,8 @@ class BuildSession:
         self._log = RunLog(store, self._layout)
         self._emit = watcher
         self.backends = BackendChoices(plan, self._layout, watcher)
-        self._budget = BadRecordBudget(plan)
+        quarantine = f"{store.url}/{self._layout.key(QUARANTINE)}"
+        self._budget = BadRecordBudget(plan, quarantine)
         self._manifest: Manifest | None = None
         self._has_ended = False
         # Time of the last check of the claim.

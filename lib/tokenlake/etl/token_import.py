@@ -98,7 +98,7 @@ def import_tokens(
         length: Ids of a record of an array of ids that EOS does not divide.
         packed: Ids of a packed row, if records are packed rows, which are stored as
             they are; None to store documents.
-        on_bad_record: ``fail``: the first bad record ends the import. ``quarantine``:
+        on_bad_record: ``fail``: a bad record ends the import. ``quarantine``:
             it is set aside and counted.
         workers: Number of worker processes; None for one for each processor.
         executor: Place where units run: ``local``, ``store``, ``ray`` or ``dask``; None

@@ -25,7 +25,7 @@ import duckdb
 import pyarrow as pa
 
 from tokenlake.base.sizes import parse_size
-from tokenlake.errors import ConfigError, IntegrityError
+from tokenlake.errors import ConfigError, IntegrityError, StoreError
 from tokenlake.etl.sources.sql import CLOSED, draw_nothing
 from tokenlake.etl.tokenizers.manager import Decoder
 from tokenlake.query.relation_names import Relation, mentioned, relations
@@ -34,7 +34,7 @@ from tokenlake.query.views import FilesNeededError, Manifests, create_views, lit
 from tokenlake.runtime.store.address import StoreAddress, open_store
 from tokenlake.runtime.store.base import ReadStore
 from tokenlake.runtime.store.catalog import Catalog, OnUnreadable
-from tokenlake.runtime.store.layout import Layout
+from tokenlake.runtime.store.layout import QUARANTINE, Layout
 
 MEMORY_VARIABLE: Final = "TOKENLAKE_SQL_MEMORY"
 """Environment variable with the largest memory of a query, as ``8GB``. Without it, a
@@ -130,7 +130,7 @@ def sql(
         try:
             return query.answer(on_verified)
         except duckdb.Error as error:
-            raise _explained(error, statement, query.relation_of) from error
+            raise _explained(error, statement, query.relation_of, catalog) from error
         finally:
             for layout, error in query.unreadable.items():
                 (on_unreadable or _warn)(layout, error)
@@ -368,7 +368,10 @@ def _add_decode(connection: Any, catalog: Catalog, manifests: Manifests) -> None
 
 
 def _explained(
-    error: duckdb.Error, statement: str, relation_of: dict[str, Relation]
+    error: duckdb.Error,
+    statement: str,
+    relation_of: dict[str, Relation],
+    catalog: Catalog,
 ) -> Exception:
     """Return an error with DuckDB's message and a hint.
 
@@ -405,6 +408,35 @@ def _explained(
             suggestion = f"; did you mean {' or '.join(similar_names)}?"
         message = (
             f"there is no table or view {table_name!r}{suggestion} `tokenlake sql` without a statement lists all of "
-            "them."
+            f"them.{_hint_on_unfinished(catalog, table_name)}"
         )
     return ConfigError(message)
+
+
+def _hint_on_unfinished(catalog: Catalog, table_name: str) -> str:
+    """Return where the bad records of an unfinished build are; "" without any.
+
+    Args:
+        catalog: Store of the query.
+        table_name: Name of a view that does not exist.
+    """
+    version_name, _, kind = table_name.partition("/")
+    if kind != QUARANTINE:
+        return ""
+    dataset, _, version_text = version_name.partition("@")
+    try:
+        versions = catalog.versions(dataset)
+    except StoreError:
+        return ""
+    # The newest one first: it is the one that has just failed.
+    for info in reversed(versions):
+        is_wanted = version_text in ("", f"v{info.version}", str(info.version))
+        if info.committed or not is_wanted:
+            continue
+        folder = Layout(dataset, info.version).key(QUARANTINE)
+        if any(True for _ in catalog.store.list(folder)):
+            return (
+                f" {dataset}@v{info.version} is not committed: its bad records are in "
+                f"{catalog.store.url}/{folder}/*.parquet."
+            )
+    return ""

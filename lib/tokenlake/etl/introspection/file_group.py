@@ -24,6 +24,7 @@ from tokenlake.etl.introspection.mapping import ColumnMapper, ColumnMapping
 from tokenlake.etl.introspection.row_estimate import RowEstimate, estimate_rows
 from tokenlake.etl.introspection.sample import FileSample
 from tokenlake.etl.introspection.shapes import Shape, merged_columns
+from tokenlake.etl.sources.bad_reasons import BadReason, added_up, bad_in_words
 from tokenlake.etl.sources.formats import COMPRESSION_ENDINGS
 from tokenlake.etl.sources.inputs import InputFile
 from tokenlake.etl.sources.rows import value_at
@@ -239,23 +240,13 @@ class FileGroup:
     def _faults_of_records(self, look: FileSample) -> Iterator[Remark]:
         """Yield the number of bad records of a file, and the column that it lacks."""
         column = self.content_field
-        # Faults that the reader reports, and texts that a build could not use.
-        reasons = Counter(look.bad)
-        if column is not None:
-            for row in look.rows:
-                value = value_at(row, column)
-                if value is None and column in row:
-                    reasons["null_text"] += 1
-                elif value is None:
-                    reasons["missing_field"] += 1
-                elif not isinstance(value, str):
-                    reasons["not_a_string"] += 1
+        reasons = look.bad
+        # Texts that a build could not use, if it did not judge them.
+        if column is not None and look.judged is None:
+            reasons = added_up([*look.bad, *_faults_of_texts(look.rows, column)])
         if reasons:
-            counts = [
-                f"{reason} {count:,}" for reason, count in sorted(reasons.items())
-            ]
-            bad_records = f"{reasons.total():,} of {max(look.seen, 1):,}"
-            message = f"{bad_records} sampled records are bad: {', '.join(counts)}"
+            records = max(look.judged or look.seen, 1)
+            message = bad_in_words(reasons, records)
             yield Remark(file=look.file.path, what=message)
 
         # With a schema, a file without the column has no text at all. The path of a
@@ -267,6 +258,22 @@ class FileGroup:
             if column_name not in look.columns:
                 message = f"it has no column {column_name!r}"
                 yield Remark(file=look.file.path, what=message, fatal=True)
+
+
+def _faults_of_texts(
+    rows: Iterable[Mapping[str, Any]], column: str
+) -> Iterator[BadReason]:
+    """Yield the faults of the texts of sampled records, whose places are unknown."""
+    for row in rows:
+        value = value_at(row, column)
+        if isinstance(value, str):
+            continue
+        reason = "not_a_string"
+        if value is None:
+            reason = "missing_field"
+            if column in row:
+                reason = "null_text"
+        yield BadReason(reason=reason, records=1, first="")
 
 
 def _count_ascii(text: str) -> int:

@@ -18,6 +18,7 @@ from tokenlake.etl.introspection.mapping import (
     UnmappedRole,
 )
 from tokenlake.etl.introspection.shapes import Shape
+from tokenlake.etl.sources.bad_reasons import BadReason, bad_in_words
 from tokenlake.etl.sources.rows import value_at
 
 Kind = Literal[
@@ -133,6 +134,9 @@ class Group:
         text: Statistics of the sampled texts; None if there is no text.
         sampled: Number of sampled records.
         bad: Number of bad records in the sample, by reason.
+        first_bad: Place of the first bad record of each reason (``a.jsonl:12``).
+        judged: True if the sampled records were judged as a build judges them; False
+            if `bad` has only those that cannot be read.
         sample: First records, with long strings cut.
         entry: Options of a configuration's dataset; None if a build cannot read these
             files.
@@ -151,8 +155,25 @@ class Group:
     text: TextStatistics | None
     sampled: int
     bad: Mapping[str, int]
+    first_bad: Mapping[str, str]
+    judged: bool
     sample: tuple[Mapping[str, Any], ...]
     entry: Mapping[str, Any] | None
+
+    @property
+    def bad_in_words(self) -> str:
+        """The bad records of the sample in words; "" without any.
+
+        Example: ``3 of 2,000 sampled records are bad: invalid_json 3 (first:
+        a.jsonl:12)``.
+        """
+        reasons: list[BadReason] = []
+        for reason, records in self.bad.items():
+            first = self.first_bad[reason]
+            reasons.append(BadReason(reason=reason, records=records, first=first))
+        if not reasons:
+            return ""
+        return bad_in_words(reasons, self.sampled)
 
     @property
     def records_in_words(self) -> str:

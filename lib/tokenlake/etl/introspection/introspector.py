@@ -7,7 +7,8 @@ records are read. Local files are not hashed.
 1. List the files of the source, with their splits and subsets.
 2. Group them in families, and sample about eight files of them.
 3. Join families whose samples have the same kind of records and the same options.
-4. Describe each group, and propose an entry of a configuration for it.
+4. Judge the sampled records of each group as a build does.
+5. Describe each group, and propose an entry of a configuration for it.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import chain
 from pathlib import Path, PurePath, PurePosixPath
 from typing import Any, Final, Self, final
 
@@ -43,6 +45,7 @@ from tokenlake.etl.introspection.inspection import (
     Remark,
     Split,
 )
+from tokenlake.etl.introspection.judgement import judged
 from tokenlake.etl.introspection.mapping import ColumnMapper
 from tokenlake.etl.introspection.proposal import (
     SEQ_LENGTH,
@@ -51,6 +54,7 @@ from tokenlake.etl.introspection.proposal import (
     text_options,
 )
 from tokenlake.etl.introspection.sample import FileSample, look, shortened
+from tokenlake.etl.sources.bad_reasons import BadReason, added_up
 from tokenlake.etl.sources.file_signatures import kind_of
 from tokenlake.etl.sources.formats import belongs, compression_of, format_of
 from tokenlake.etl.sources.hub import list_repo, listed
@@ -426,7 +430,8 @@ class DatasetIntrospector:
             are searched.
         mapper: Mapper that finds the other roles; None: one with a minimum score of
             0.8.
-        tokenizer: Tokenizer of the proposed configuration; None: a placeholder.
+        tokenizer: Tokenizer of the proposed configuration; None: a placeholder. One of
+            this machine also renders the first conversations, to name bad ones.
         seq_length: Tokens of a packed row in the proposed configuration.
         rows: Number of example records.
         token: Token of the Hub: a text, ``{"env": NAME}``, or False for none; None:
@@ -611,24 +616,28 @@ class DatasetIntrospector:
     @cached_property
     def _inspection(self) -> Inspection:
         """The inspection, which is made once."""
-        # 1. Sample files, and collect the remarks about the source and its files. A
-        #    damaged file is left out of the proposal.
+        # 1. Sample files, and collect the remarks about the source. A damaged file is
+        #    left out of the proposal.
         request = self._request
         parts = self._file_groups()
         remarks = self._source_remarks()
-        for part in parts:
-            remarks += part.findings()
         damaged_paths: set[str] = set()
-        for remark in remarks:
+        for remark in chain(remarks, *(part.findings() for part in parts)):
             if remark.fatal:
                 damaged_paths.add(remark.file)
 
-        # 2. Describe the groups.
+        # 2. Describe the groups, whose sampled records are judged as a build of the
+        #    proposal does.
         groups: list[Group] = []
         opened_files = 0
         bytes_read = 0
-        for part, group_name in zip(parts, self._names(parts), strict=True):
-            groups.append(self._group(part, group_name, damaged_paths))
+        for sampled_part, group_name in zip(parts, self._names(parts), strict=True):
+            entry = self._entry(sampled_part, group_name, damaged_paths)
+            part = sampled_part
+            if entry is not None:
+                part = judged(sampled_part, entry, self._tokenizer)
+            groups.append(self._group(part, group_name, entry))
+            remarks += part.findings()
             opened_files += len(part.looks)
             for file_sample in part.looks:
                 bytes_read += file_sample.bytes_read
@@ -734,8 +743,14 @@ class DatasetIntrospector:
                 names.append(f"{group_name[:60]}-{occurrences[group_name]}")
         return names
 
-    def _group(self, part: FileGroup, name: str, damaged_paths: set[str]) -> Group:
-        """Return the description of a group of files."""
+    def _group(self, part: FileGroup, name: str, entry: dict[str, Any] | None) -> Group:
+        """Return the description of a group of files.
+
+        Args:
+            part: The group.
+            name: Its name.
+            entry: Options of a configuration's dataset for it; None for none.
+        """
         row_count: int | None = None
         row_margin: int | None = None
         estimate = part.row_count()
@@ -743,10 +758,17 @@ class DatasetIntrospector:
             row_count = estimate.rows
             row_margin = estimate.margin
         sampled_records = 0
-        bad_records: Counter[str] = Counter()
+        is_judged = True
+        reasons: list[BadReason] = []
         for file_sample in part.good:
-            sampled_records += file_sample.seen
-            bad_records.update(file_sample.bad)
+            sampled_records += file_sample.judged or file_sample.seen
+            is_judged = is_judged and file_sample.judged is not None
+            reasons += file_sample.bad
+        bad_records: dict[str, int] = {}
+        first_places: dict[str, str] = {}
+        for reason in added_up(reasons):
+            bad_records[reason.reason] = reason.records
+            first_places[reason.reason] = reason.first
         return Group(
             name=name,
             files=len(part.files),
@@ -761,8 +783,10 @@ class DatasetIntrospector:
             text=part.statistics(),
             sampled=sampled_records,
             bad=bad_records,
+            first_bad=first_places,
+            judged=is_judged,
             sample=tuple(shortened(row) for row in part.rows[: self._rows]),
-            entry=self._entry(part, name, damaged_paths),
+            entry=entry,
         )
 
     def _entry(

@@ -14,8 +14,10 @@ from typing import Any, Final, final
 import yaml
 
 from tokenlake.base import numbers
+from tokenlake.config.stages import SourceStageConfig
 from tokenlake.etl.introspection.inspection import NAMES, Group, Kind, Remark
 from tokenlake.etl.introspection.mapping import ColumnMapping
+from tokenlake.etl.sources.bad_reasons import sufficient_fraction
 
 # Role -> heading of its part in the template of an instruction, in this order.
 _HEADINGS: Final = {
@@ -108,6 +110,11 @@ _TEXT_MODES: Final = {
     "document": "A file is one document; with `text_mode: lines`, each line is one.",
     "lines": "Each line is a document; with `text_mode: document`, a whole file is one.",
 }
+_NOT_RENDERED: Final = (
+    "Records were read and not rendered: `inspect` with a tokenizer of this machine (--tokenizer) and `tokenlake plan` "
+    "also name those that cannot be rendered."
+)
+_DEFAULT_BAD_FRACTION: Final = SourceStageConfig().max_bad_fraction
 # Step that found the column of the text -> the reason in words.
 _REASONS: Final = {
     "explicit": "as given",
@@ -352,18 +359,15 @@ def _dataset(group: Group) -> list[str]:
     if group.formats.keys() & {"text", "text.gz", "text.zst"}:
         remarks.append(_TEXT_MODES[str(entry.get("text_mode") or "document")])
 
-    # Bad records, and the option that keeps them from ending the build.
+    # Bad records, and the options that keep them from ending the build.
     body = _yaml([entry])
     if group.bad:
-        bad_count = sum(group.bad.values())
-        reasons: list[str] = []
-        for reason, records in sorted(group.bad.items()):
-            reasons.append(f"{reason} {records:,}")
-        remarks.append(
-            f"{bad_count:,} of {group.sampled:,} sampled records are bad ({', '.join(reasons)}); a build fails at "
-            "the first one, unless on_bad_record is quarantine."
-        )
+        remarks.append(_remark_on_bad_records(group))
         body.append("  # on_bad_record: quarantine")
+        if _bad_share(group) > _DEFAULT_BAD_FRACTION:
+            body.append(f"  # max_bad_fraction: {_sufficient_fraction(group):g}")
+    elif not group.judged and _sort(group) != "text":
+        remarks.append(_NOT_RENDERED)
 
     lines: list[str] = []
     for remark in remarks:
@@ -371,6 +375,36 @@ def _dataset(group: Group) -> list[str]:
     for line in body:
         lines.append(f"  {line}")
     return lines
+
+
+def _remark_on_bad_records(group: Group) -> str:
+    """Return the bad records of the sample, and the options that set them aside."""
+    remark = f"{group.bad_in_words}. A build ends at one of them, unless on_bad_record is quarantine"
+    if _bad_share(group) > _DEFAULT_BAD_FRACTION:
+        fraction = _sufficient_fraction(group)
+        remark += (
+            f"; their share, {numbers.percent(_bad_share(group), 1.0)}, is above the default max_bad_fraction "
+            f"({_DEFAULT_BAD_FRACTION:g}), and {fraction:g} allows it"
+        )
+    remark += "."
+    if not group.judged and _sort(group) != "text":
+        remark += f" {_NOT_RENDERED}"
+    return remark
+
+
+def _bad_share(group: Group) -> float:
+    """Return the share of bad records in the sample."""
+    return sum(group.bad.values()) / max(group.sampled, 1)
+
+
+def _sufficient_fraction(group: Group) -> float:
+    """Return a value of max_bad_fraction that allows the bad records of a group."""
+    has_all_records = group.rows_exact and group.rows == group.sampled
+    return sufficient_fraction(
+        sum(group.bad.values()),
+        group.sampled,
+        is_complete=has_all_records and group.judged,
+    )
 
 
 def _content_reason(group: Group) -> str:
@@ -396,7 +430,7 @@ def _summary(group: Group) -> str:
         formats.append(f"{form} {numbers.count(files)}")
     file_count = f"{numbers.plural(group.files, 'file')} ({', '.join(formats)})"
     stored = numbers.size(group.bytes)
-    summary = f"{group.name}: {NAMES[group.kind]}, {file_count}, {stored}"
+    summary = f"{group.name}: {NAMES[group.kind]}, {file_count}, {stored} stored"
     if group.rows is not None:
         summary += f", {group.records_in_words}"
     return summary

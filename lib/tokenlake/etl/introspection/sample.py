@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
-from itertools import islice
-from typing import Any, Final, cast, final
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final, Protocol, TypeVar, cast, final
 
 import pyarrow as pa
 import pyarrow.ipc as ipc
@@ -25,6 +24,8 @@ from tokenlake.etl.introspection.shapes import (
     shape_of_type,
     shape_of_value,
 )
+from tokenlake.etl.sources.bad_reasons import BadReason, added_up
+from tokenlake.etl.sources.bad_records import BadLine, place_of
 from tokenlake.etl.sources.byte_stream import ByteStream
 from tokenlake.etl.sources.columnar import reading
 from tokenlake.etl.sources.contents import check_records
@@ -42,10 +43,25 @@ FILE_BYTES: Final = 4 << 20
 _MIB: Final = FILE_BYTES >> 20
 
 _BUFFER_BYTES: Final = 64 << 10  # of a read; also of the head, by which JSON is told
-_BLOCK_BYTES: Final = 1 << 20  # decompressed bytes of a block, if the format has none
+BLOCK_BYTES: Final = 1 << 20
+"""Decompressed bytes of a block, if the format has none."""
 _BLOCKS: Final = (
     2  # that are read from the beginning: a second one shows that more comes
 )
+# Blocks of a file whose stored bytes are all read: the rest costs no further read.
+_MOST_BLOCKS: Final = 8
+
+
+class _Block(Protocol):
+    """Records that were read at a time."""
+
+    @property
+    def bytes_read(self) -> int:
+        """Number of input bytes read since the block before."""
+        ...
+
+
+_AnyBlock = TypeVar("_AnyBlock", bound=_Block)
 
 # Bytes of a file of lines in which line ends are counted, at places spread over it: at
 # most so many, and of a small file a sixteenth.
@@ -73,27 +89,37 @@ class BoundReached(Exception):
 class BoundedBytes(InputBytes):
     """An open input of which at most `limit` bytes can be read.
 
-    Repeated reads count again.
-
-    Attributes:
-        bytes_read: Number of bytes read so far.
+    For the limit, repeated reads count again: each takes time and traffic.
     """
 
     def __init__(self, data: InputBytes, limit: int = FILE_BYTES) -> None:
         self.file = data.file
         self.read_ahead = _BUFFER_BYTES
-        self.bytes_read = 0
         self._data = data
         self._limit = limit
+        self._spent_bytes = 0
+        # First byte and end of each read, in the order of the reads.
+        self._reads: list[tuple[int, int]] = []
+
+    @property
+    def bytes_read(self) -> int:
+        """The number of bytes of the file that were read; each counts once."""
+        distinct_bytes = 0
+        counted_end = 0
+        for start, end in sorted(self._reads):
+            distinct_bytes += max(0, end - max(start, counted_end))
+            counted_end = max(counted_end, end)
+        return distinct_bytes
 
     def read_into(self, view: memoryview, offset: int) -> int:
         # A read past the end gets fewer bytes. The limit is tested before the read,
         # which would cost time and traffic.
         available = max(self.file.size - offset, 0)
-        if self.bytes_read + min(len(view), available) > self._limit:
+        if self._spent_bytes + min(len(view), available) > self._limit:
             raise BoundReached(f"{self.file.url}: more than {self._limit} bytes")
         count = self._data.read_into(view, offset)
-        self.bytes_read += count
+        self._spent_bytes += count
+        self._reads.append((offset, offset + count))
         return count
 
     def for_arrow(self) -> Any:
@@ -113,7 +139,9 @@ class FileSample:
         rows: First records, at most 64.
         lengths: Estimated characters of a file that is one text; None for other files.
         seen: Number of records in the sampled part, bad ones included.
-        bad: Number of bad records in that part, by reason.
+        bad: Bad records in that part, by reason.
+        judged: Number of records that the code of a build judged; None if `bad` has
+            only those that cannot be read.
         stored: Stored bytes of that part.
         total: Number of records of the whole file if it is known exactly, else None.
         densities: Records per byte at places spread over the file; empty if it can be
@@ -123,7 +151,7 @@ class FileSample:
             file.
         damage: Reason that the file cannot be read; None for a readable file.
         remark: Part that was not sampled, and the reason; None for nothing.
-        bytes_read: Number of bytes read for the sample.
+        bytes_read: Number of bytes of the file that were read; each counts once.
     """
 
     file: InputFile
@@ -131,7 +159,8 @@ class FileSample:
     rows: tuple[dict[str, Any], ...] = ()
     lengths: float | None = None
     seen: int = 0
-    bad: Mapping[str, int] = field(default_factory=dict[str, int])
+    bad: tuple[BadReason, ...] = ()
+    judged: int | None = None
     stored: int = 0
     total: int | None = None
     densities: tuple[float, ...] = ()
@@ -355,7 +384,7 @@ def _look_into_records(
     stream = ByteStream(data)
     head_bytes = _BUFFER_BYTES
     if is_document:
-        head_bytes = _BLOCK_BYTES
+        head_bytes = BLOCK_BYTES
     head = stream.read(head_bytes)
     check_records(file, head)
     if file.format == "jsonl" and head.lstrip(SPACE).startswith(b"["):
@@ -368,18 +397,18 @@ def _look_into_records(
     as_lines = replace(file, text_mode="lines")
     file_range = FileRange(file=as_lines, start=0, stop=file.size, weight=file.size)
     if file.format == "text":
-        want = Want(text="text", block_bytes=_BLOCK_BYTES)
+        want = Want(text="text", block_bytes=BLOCK_BYTES)
     else:
         want = Want(
-            text=None, columns=None, delimiter=delimiter, block_bytes=_BLOCK_BYTES
+            text=None, columns=None, delimiter=delimiter, block_bytes=BLOCK_BYTES
         )
     read_blocks = reader_of(file.format)
     blocks: list[Parsed] = []
     is_whole = False
     try:
-        # Extended in place, so that the blocks before a failed read remain.
-        blocks.extend(islice(read_blocks(file_range, data, want, None), _BLOCKS))
-        is_whole = len(blocks) < _BLOCKS
+        is_whole = first_blocks(
+            read_blocks(file_range, data, want, None), _records_of, file, blocks
+        )
     except BoundReached:
         # The blocks before the limit are the sample. Without any, one record is larger.
         if not blocks:
@@ -400,6 +429,43 @@ def _look_into_records(
     consumed_bytes = max(stream.consumed(), 1)
     length = len(text) * file.size / consumed_bytes
     return replace(sample, rows=({"text": text},), lengths=length, seen=1, total=1)
+
+
+def _records_of(block: Parsed) -> int:
+    """Return the number of records of a block, bad ones included."""
+    return len(block) + len(block.bad)
+
+
+def first_blocks(
+    blocks: Iterable[_AnyBlock],
+    records_of: Callable[[_AnyBlock], int],
+    file: InputFile,
+    sampled_blocks: list[_AnyBlock],
+) -> bool:
+    """Read the blocks at the beginning of a file that a sample consists of.
+
+    Args:
+        blocks: Blocks of the file, in order.
+        records_of: Function that returns the number of records of a block.
+        file: The file.
+        sampled_blocks: List to which the blocks are added one by one: those before a
+            failed read remain.
+
+    Returns:
+        True if these are all blocks of the file.
+    """
+    taken_bytes = 0
+    filled_blocks = 0
+    for block in blocks:
+        sampled_blocks.append(block)
+        taken_bytes += block.bytes_read
+        # The header of CSV is a block without records.
+        if records_of(block):
+            filled_blocks += 1
+        has_all_bytes = taken_bytes >= file.size and len(sampled_blocks) < _MOST_BLOCKS
+        if filled_blocks >= _BLOCKS and not has_all_bytes:
+            return False
+    return True
 
 
 def _line_densities(file: InputFile, data: BoundedBytes) -> tuple[float, ...]:
@@ -465,7 +531,8 @@ def _sample_of_blocks(
     """
     # The blocks have records as objects, as a column of texts, or as bad records.
     rows: list[dict[str, Any]] = []
-    bad: Counter[str] = Counter()
+    bad: list[BadReason] = []
+    lines_before = 0
     seen = 0
     bytes_read = 0
     blank_lines = 0
@@ -476,8 +543,10 @@ def _sample_of_blocks(
             for text in block.text.to_pylist():
                 rows.append({"text": text})
         for record in block.bad:
-            bad[record.fault.reason] += 1
-        seen += len(block) + len(block.bad)
+            place = _place(file, record, lines_before)
+            bad.append(BadReason(reason=record.fault.reason, records=1, first=place))
+        lines_before += block.lines
+        seen += _records_of(block)
         bytes_read += block.bytes_read
         blank_lines += block.normalized.get("blank_line", 0)
 
@@ -497,12 +566,26 @@ def _sample_of_blocks(
         columns=_seen_columns(file, rows, blocks),
         rows=tuple(rows[:SAMPLE_ROWS]),
         seen=seen,
-        bad=bad,
+        bad=added_up(bad),
         stored=stored,
         total=total,
         delimiter=delimiter,
         lines=(seen, blank_lines),
     )
+
+
+def _place(file: InputFile, record: BadLine, lines_before: int) -> str:
+    """Return the place of a bad record of a block.
+
+    Args:
+        file: File of the block.
+        record: The record.
+        lines_before: Lines of the file before the block.
+    """
+    line_number: int | None = None
+    if record.line_index is not None:
+        line_number = lines_before + record.line_index + 1
+    return place_of(file.path, file, line_number, record.position)
 
 
 def _seen_columns(

@@ -44,6 +44,7 @@ from tokenlake.etl.plan.sampling import (
     strata_of,
     totals_of_places,
 )
+from tokenlake.etl.sources.bad_reasons import BadReason, added_up, bad_reasons
 from tokenlake.etl.sources.inputs import FileRange
 from tokenlake.etl.tokenizers.encoder import Encoder
 from tokenlake.etl.tokenizers.gate import likely_encoder
@@ -100,6 +101,7 @@ class Estimate:
             stores no loss mask.
         sampled_records: Number of records in the sample.
         bad_records: Number of these that are bad.
+        bad_reasons: Bad records of the sample by reason.
         documents_margin: Margin of `documents`.
         tokens_margin: Margin of `tokens`.
         output_bytes_margin: Margin of `output_bytes`.
@@ -115,11 +117,12 @@ class Estimate:
     loss_tokens: int | None = None
     sampled_records: int = 0
     bad_records: int = 0
+    bad_reasons: tuple[BadReason, ...] = ()
     documents_margin: int | None = None
     tokens_margin: int | None = None
     output_bytes_margin: int | None = None
 
-    def to_json(self) -> dict[str, int | None]:
+    def to_json(self) -> dict[str, Any]:
         """Return the JSON-able form."""
         return asdict(self)
 
@@ -140,7 +143,12 @@ def total(estimates: dict[str, Estimate]) -> Estimate:
     Their errors are independent of each other.
     """
     sums: dict[str, int | None] = {}
+    reasons: list[BadReason] = []
+    for part in estimates.values():
+        reasons.extend(part.bad_reasons)
     for field in fields(Estimate):
+        if field.name == "bad_reasons":
+            continue
         values = [getattr(part, field.name) for part in estimates.values()]
         # A number that is unknown for one source is unknown for all together. Of
         # independent errors, the squares add up.
@@ -150,7 +158,7 @@ def total(estimates: dict[str, Estimate]) -> Estimate:
             sums[field.name] = sum(values)
         else:
             sums[field.name] = round(math.hypot(*values))
-    return Estimate(**cast("dict[str, int]", sums))
+    return Estimate(**cast("dict[str, int]", sums), bad_reasons=added_up(reasons))
 
 
 def _of_source(plan: Plan, source: ResolvedSource) -> Estimate:
@@ -198,7 +206,8 @@ def _of_source(plan: Plan, source: ResolvedSource) -> Estimate:
         dropped_tokens=round(dropped),
         loss_tokens=loss_tokens,
         sampled_records=expected.sampled_records,
-        bad_records=expected.bad_records,
+        bad_records=sum(reason.records for reason in expected.bad_reasons),
+        bad_reasons=expected.bad_reasons,
         documents_margin=margins[_DOCUMENTS],
         tokens_margin=margins[_TOKENS],
         output_bytes_margin=margins[_STORED],
@@ -244,14 +253,14 @@ class _ExpectedTotals:
         margins: Margin of each; None where it is unknown.
         lengths: Lengths of its sampled documents.
         sampled_records: Number of records in the sample.
-        bad_records: Number of these that are bad.
+        bad_reasons: Bad records of the sample by reason.
     """
 
     quantities: Floats
     margins: list[int | None]
     lengths: list[LengthSample]
     sampled_records: int
-    bad_records: int
+    bad_reasons: tuple[BadReason, ...]
 
 
 def _totals_of_source(
@@ -263,12 +272,14 @@ def _totals_of_source(
     squares = np.zeros(_QUANTITIES)
     samples: list[LengthSample] = []
     sampled_records = 0
-    bad_records = 0
+    reasons: list[BadReason] = []
     for stratum in strata_of(_units_of(plan, source)).values():
         places, is_whole = read_sample(stratum, recipe)
+        batches: list[Prepared] = []
         for place in places:
             sampled_records += place.rows_read
-            bad_records += sum(len(batch.bad) for batch in place.batches)
+            batches.extend(place.batches)
+        reasons.extend(bad_reasons(batches, source.storage_options))
         kind_totals, kind_margins, lengths = _of_stratum(
             plan, source, stratum, recipe, encoder, places, is_whole=is_whole
         )
@@ -284,7 +295,7 @@ def _totals_of_source(
             margins.append(None)
         else:
             margins.append(math.ceil(math.sqrt(square)))
-    return _ExpectedTotals(totals, margins, samples, sampled_records, bad_records)
+    return _ExpectedTotals(totals, margins, samples, sampled_records, added_up(reasons))
 
 
 def _units_of(plan: Plan, source: ResolvedSource) -> list[TextUnit]:

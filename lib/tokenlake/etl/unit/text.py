@@ -261,8 +261,11 @@ class TextBuild:
         source = self._job.source
         bad_count = quarantined.total()
         if bad_count > self._job.bad_budget:
+            counts: list[str] = []
+            for reason, records in sorted(quarantined.items()):
+                counts.append(f"{reason} {records:,}")
             raise TooManyBadRecordsError(
-                f"source {source.name!r}: {bad_count} bad records in one unit are more than "
+                f"source {source.name!r}: {bad_count} bad records in one unit ({', '.join(counts)}) are more than "
                 f"max_bad_fraction={source.max_bad_fraction} of all its records can be; the first: "
                 f"{self._quarantine.first}. Fix the input, or raise max_bad_fraction if the loss is acceptable",
                 source=source.name,

@@ -408,7 +408,65 @@ def _source_problems(
             hint = "; a mixture with buckets takes no new sources during a run"
         elif plan.data.stop != "restart":
             hint = f"; a mixture with stop {plan.data.stop!r} takes no new sources during a run; 'restart' does"
-    return [f"sources is {_short(theirs)} there and {_short(ours)} here{hint}"]
+    problems = _version_problems(plan, theirs, compared)
+    if not problems:
+        problems = [f"sources is {_short(theirs)} there and {_short(ours)} here"]
+    problems[-1] += hint
+    return problems
+
+
+def _version_problems(
+    plan: BatchPlan, theirs: Any, ours: Mapping[str, Any]
+) -> list[str]:
+    """Return the differences of the versions of sources, one for each source.
+
+    The list is empty if the sources of the state are not such values.
+
+    Args:
+        plan: Plan of the loader that continues.
+        theirs: Sources of the state, by name.
+        ours: Sources of the plan that are compared, by name.
+    """
+    if not isinstance(theirs, Mapping):
+        return []
+    their_sources = cast("Mapping[str, Any]", theirs)
+    problems: list[str] = []
+    for name in dict.fromkeys((*their_sources, *ours)):
+        their_name = _name_of_split(their_sources.get(name))
+        our_name = _name_of_split(ours.get(name))
+        if their_name is None and name in their_sources:
+            return []
+        if their_name is None:
+            problems.append(f"source {name} is missing there and {our_name} here")
+        elif our_name is None:
+            problems.append(f"source {name} is {their_name} there and missing here")
+        elif their_name != our_name:
+            version, _, split = their_name.rpartition("/")
+            url = plan.datasets[name].store.url
+            problems.append(
+                f"source {name} is {their_name} there and {our_name} here "
+                f"(tl.open({f'{url}/{version}'!r}, split={split!r}) opens that of the state)"
+            )
+        elif not _is_equal(their_sources[name], ours[name]):
+            problems.append(
+                f"source {name} is {our_name} there and here, but not the same data: "
+                f"{_short(their_sources[name])} there and {_short(ours[name])} here (it was built again, or is in "
+                "another store)"
+            )
+    return problems
+
+
+def _name_of_split(source: Any) -> str | None:
+    """Return the version and split of a source of a state, such as ``code@v3/train``.
+
+    It is None if the value is not a source.
+    """
+    if not isinstance(source, Mapping):
+        return None
+    name = cast("Mapping[str, Any]", source).get("dataset")
+    if not isinstance(name, str) or "/" not in name:
+        return None
+    return name
 
 
 def _form_problems(theirs: Any, ours: Mapping[str, Any]) -> list[str]:

@@ -145,7 +145,7 @@ class Catalog:
         self.versions(dataset)  # raises if there is no such dataset
         raise NotFoundError(
             f"dataset {dataset!r} in {self.store.url} has no committed version, only unfinished builds "
-            f"({self._describe(dataset)}). Run its build again: it resumes.",
+            f"({self._describe(dataset)}). {_remedy(dataset)}.",
             dataset=dataset,
         )
 
@@ -502,7 +502,7 @@ class Catalog:
         elif info.swept:
             state = "was removed, by rm or as an unfinished build by gc; its build creates a new version"
         else:
-            state = "is not committed; run its build again: it resumes"
+            state = f"is not committed. {_remedy(dataset)}"
         raise NotFoundError(
             f"{dataset}@v{version} in {self.store.url} {state}. Existing: {self._describe(dataset)}.",
             dataset=dataset,
@@ -663,3 +663,11 @@ def _require_same_place(
             "cannot be renamed or moved inside a store: build it under the new name.",
             file=key,
         )
+
+
+def _remedy(dataset: str) -> str:
+    """Return the ways to end the unfinished builds of a dataset."""
+    return (
+        "Run its build again to resume it (a failed one: after its cause is removed), or remove all unfinished builds "
+        f"of the dataset now, also those that are running: `tokenlake gc {dataset} --grace 0d`"
+    )
