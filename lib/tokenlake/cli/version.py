@@ -36,7 +36,6 @@ from tokenlake.etl.export.verification import ExportReport, verify_export
 from tokenlake.etl.integrity.findings import (
     RepairProgress,
     RepairReport,
-    VerifyProgress,
     VerifyReport,
 )
 from tokenlake.etl.integrity.repair import repair as repair_version
@@ -50,6 +49,7 @@ from tokenlake.query.texts_of_sources import text_accounts
 from tokenlake.runtime.reading.stored_columns import stored_schema
 from tokenlake.runtime.store.address import open_read_store
 from tokenlake.runtime.store.catalog import Catalog
+from tokenlake.runtime.store.file_check import VerifyProgress
 from tokenlake.runtime.store.layout import MANIFEST, Layout
 from tokenlake.runtime.store.manifest import Manifest
 from tokenlake.runtime.store.runs import committing_run

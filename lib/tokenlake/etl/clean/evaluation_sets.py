@@ -12,11 +12,11 @@ from tokenlake.config.pipeline import PipelineConfig
 from tokenlake.config.resolved import ResolvedSource
 from tokenlake.etl.clean.clean_units import text_source, unit_size_of
 from tokenlake.etl.clean.evaluation_ngrams import EvaluationNgrams
-from tokenlake.etl.clean.sign_unit import NO_TOKENIZER
 from tokenlake.etl.clean.signatures import evaluation_key
 from tokenlake.etl.events import Watcher
 from tokenlake.etl.planner import read_listing
 from tokenlake.etl.sources.split_choice import every_file
+from tokenlake.etl.tokenizers.files import NO_TOKENIZER
 from tokenlake.etl.unit.documents import Recipe
 from tokenlake.runtime.store.base import Store
 

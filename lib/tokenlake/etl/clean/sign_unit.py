@@ -16,7 +16,7 @@ from tokenlake.etl.clean.signatures import (
     evaluation_key,
 )
 from tokenlake.etl.job import Progress, SignJob, begin
-from tokenlake.etl.tokenizers.files import TokenizerFiles
+from tokenlake.etl.tokenizers.files import NO_TOKENIZER
 from tokenlake.etl.unit.documents import Recipe, TextDocuments
 from tokenlake.etl.unit.tally import UnitTally
 from tokenlake.runtime.store.base import Store, read_files
@@ -49,9 +49,6 @@ def run_sign_job(
         signers[signing] = signer
     return sign_unit(job, store, signer, progress).to_json()
 
-
-NO_TOKENIZER: Final = TokenizerFiles(name="none", files={"tokenizer.json": b"{}"})
-"""Tokenizer of recipes whose texts are fields, which need none."""
 
 _BATCH_DOCUMENTS: Final = 1 << 14
 """Largest number of documents that are signed together; meanwhile their texts are

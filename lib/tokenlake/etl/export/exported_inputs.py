@@ -15,10 +15,10 @@ from typing import Final
 from tokenlake.errors import DamagedFileError, IntegrityError, NotFoundError, StoreError
 from tokenlake.etl.export.flat_manifest import FOLDER, FlatFile, FlatManifest
 from tokenlake.etl.export.verification import file_problems, in_words, manifest_in
-from tokenlake.etl.integrity.findings import Problem
 from tokenlake.etl.sources.inputs import InputFile
 from tokenlake.runtime.store.address import open_read_store
 from tokenlake.runtime.store.base import ReadStore
+from tokenlake.runtime.store.file_check import Problem
 from tokenlake.runtime.store.schemes import OBJECT_STORES, scheme_of
 
 _SHA256: Final = "sha256:"

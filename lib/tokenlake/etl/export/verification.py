@@ -22,10 +22,14 @@ from tokenlake.etl.export.flat_manifest import (
     FlatFile,
     FlatManifest,
 )
-from tokenlake.etl.integrity.findings import Problem
-from tokenlake.etl.integrity.verify_files import ByteProgress, OnProgress, read_file
 from tokenlake.runtime.store.address import open_read_store
 from tokenlake.runtime.store.base import ReadStore
+from tokenlake.runtime.store.file_check import (
+    ByteProgress,
+    OnProgress,
+    Problem,
+    read_file,
+)
 from tokenlake.runtime.store.schemes import scheme_of
 
 _MANIFEST_KEY: Final = f"{FOLDER}/{MANIFEST}"

@@ -35,10 +35,10 @@ from tokenlake.etl.export.shard_files import DEFAULT_NAMING
 from tokenlake.etl.export.shard_folder import SHARDS, ExportProgress, ShardFolder
 from tokenlake.etl.export.token_export import write_tokens
 from tokenlake.etl.export.verification import file_problems, in_words
-from tokenlake.etl.integrity.findings import Problem
 from tokenlake.runtime.store.address import open_read_store
 from tokenlake.runtime.store.base import ReadStore
 from tokenlake.runtime.store.catalog import Catalog, parted
+from tokenlake.runtime.store.file_check import Problem
 from tokenlake.runtime.store.layout import CONFIG, QUARANTINE, TOKENIZER, Layout
 from tokenlake.runtime.store.manifest import Manifest
 

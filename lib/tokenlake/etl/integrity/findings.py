@@ -41,6 +41,7 @@ from tokenlake.base import numbers
 from tokenlake.base.markup import named_facts, one_line
 from tokenlake.errors import NotFoundError, StoreError
 from tokenlake.runtime.store.base import ReadStore
+from tokenlake.runtime.store.file_check import Problem
 from tokenlake.runtime.store.layout import Layout, ledger_unit
 from tokenlake.runtime.store.ledger import FileEntry, ShardEntry
 from tokenlake.runtime.store.manifest import Manifest
@@ -59,43 +60,6 @@ Entries: TypeAlias = dict[str, Entry]
 def listed_files(manifest: Manifest) -> Entries:
     """Return path -> entry of every file that a manifest lists."""
     return {shard.path: shard for shard in manifest.files} | manifest.other_files
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class Problem:
-    """One problem of a version.
-
-    Attributes:
-        path: Path of the file, relative to the version. Tags are beside versions:
-            ``../tags/prod.json``.
-        problem: Kind of the problem, in the words of this module.
-        expected: Expected value, in words for people.
-        got: Value that was found, in words for people.
-    """
-
-    path: str
-    problem: str
-    expected: str
-    got: str
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class VerifyProgress:
-    """Progress of a verification.
-
-    Attributes:
-        files: Files that are done.
-        files_total: All files.
-        bytes: Bytes that are done; bytes of shards count twice if they are decoded too.
-        bytes_total: All bytes.
-    """
-
-    files: int
-    files_total: int
-    bytes: int
-    bytes_total: int
 
 
 @final

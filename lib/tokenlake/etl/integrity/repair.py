@@ -35,11 +35,9 @@ from tokenlake.etl.executors import ExecutorName, open_pool, present_executor
 from tokenlake.etl.integrity.findings import (
     Damage,
     How,
-    Problem,
     RepairedFile,
     RepairProgress,
     RepairReport,
-    VerifyProgress,
     damages,
     listed_files,
     look,
@@ -64,6 +62,7 @@ from tokenlake.etl.session import BuildSession
 from tokenlake.runtime.store.address import StoreAddress, open_store
 from tokenlake.runtime.store.base import Store
 from tokenlake.runtime.store.catalog import Catalog, Reference, parted
+from tokenlake.runtime.store.file_check import Problem, VerifyProgress
 from tokenlake.runtime.store.layout import CLAIM, MANIFEST, MANIFEST_COPY, Layout
 from tokenlake.runtime.store.ledger import UnitRecord
 from tokenlake.runtime.store.manifest import Manifest

@@ -22,12 +22,11 @@ from tokenlake.etl.export.flat_manifest import FOLDER as EXPORT_FOLDER
 from tokenlake.etl.export.flat_manifest import MANIFEST as EXPORT_MANIFEST
 from tokenlake.etl.integrity.findings import (
     Entries,
-    Problem,
     VerifyReport,
     listed_files,
 )
 from tokenlake.etl.integrity.manifest_copy import restored_manifest
-from tokenlake.etl.integrity.verify_files import ByteProgress, FileCheck, OnProgress
+from tokenlake.etl.integrity.verify_files import FileCheck
 from tokenlake.etl.integrity.verify_ledger import Ledger, ledger_problems, read_ledger
 from tokenlake.etl.integrity.verify_records import (
     account_problems,
@@ -42,6 +41,7 @@ from tokenlake.etl.integrity.verify_shard import ShardResult
 from tokenlake.runtime.store.address import open_read_store
 from tokenlake.runtime.store.base import ReadStore
 from tokenlake.runtime.store.catalog import Catalog, Reference, parted
+from tokenlake.runtime.store.file_check import ByteProgress, OnProgress, Problem
 from tokenlake.runtime.store.layout import (
     MANIFEST,
     MANIFEST_COPY,

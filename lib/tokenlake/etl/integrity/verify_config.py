@@ -24,11 +24,11 @@ from tokenlake.errors import (
     StoreError,
     TokenizerError,
 )
-from tokenlake.etl.integrity.findings import Problem
 from tokenlake.etl.tokenizers.files import KEPT_FILES, TokenizerFiles
 from tokenlake.etl.tokenizers.fingerprint import describe, special_ids
 from tokenlake.runtime.store.base import ReadStore
 from tokenlake.runtime.store.diff import changes
+from tokenlake.runtime.store.file_check import Problem
 from tokenlake.runtime.store.layout import CONFIG, MANIFEST, Layout, tokenizer_path
 from tokenlake.runtime.store.manifest import Manifest
 from tokenlake.runtime.tokenizer_guard.loading import deliberate

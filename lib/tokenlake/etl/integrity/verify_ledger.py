@@ -8,10 +8,10 @@ from typing import final
 
 from tokenlake.base.threads import Stop, in_order
 from tokenlake.errors import AccountError, IntegrityError, StoreError
-from tokenlake.etl.integrity.findings import Problem
 from tokenlake.runtime.store.account import Account
 from tokenlake.runtime.store.base import ReadStore
 from tokenlake.runtime.store.catalog import read_record
+from tokenlake.runtime.store.file_check import Problem
 from tokenlake.runtime.store.layout import (
     LEDGER,
     MANIFEST,

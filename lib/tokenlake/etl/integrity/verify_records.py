@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from tokenlake.errors import AccountError, IntegrityError, NotFoundError, StoreError
-from tokenlake.etl.integrity.findings import Problem
 from tokenlake.etl.integrity.manifest_copy import copy_state
 from tokenlake.runtime.store.base import ReadStore
 from tokenlake.runtime.store.catalog import Catalog, lists_ledger
+from tokenlake.runtime.store.file_check import Problem
 from tokenlake.runtime.store.layout import (
     CLAIM,
     MANIFEST,

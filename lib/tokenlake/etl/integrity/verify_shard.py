@@ -20,7 +20,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tokenlake.etl.integrity.findings import Problem
 from tokenlake.etl.integrity.row_check import RowCheck, RowRules
 from tokenlake.runtime.logical_hash import LogicalHasher
 from tokenlake.runtime.reading.levels import SeenLevels, Unfamiliar
@@ -29,6 +28,7 @@ from tokenlake.runtime.reading.pages import VALUE_BITS, pages_of
 from tokenlake.runtime.reading.shard_file import ShardBytes
 from tokenlake.runtime.reading.unfolding import check_unfolded
 from tokenlake.runtime.reading.version import DAMAGE
+from tokenlake.runtime.store.file_check import Problem
 from tokenlake.runtime.store.ledger import ShardEntry
 
 _ARROW_BYTES: Final = 1 << 22  # that Arrow decodes in a call, which costs 20,000 ids

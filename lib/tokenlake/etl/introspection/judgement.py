@@ -19,7 +19,6 @@ from tokenlake.config.load import load_config
 from tokenlake.config.resolve import resolve
 from tokenlake.config.resolved import ResolvedSource
 from tokenlake.errors import TokenlakeError
-from tokenlake.etl.clean.sign_unit import NO_TOKENIZER
 from tokenlake.etl.introspection.file_group import FileGroup
 from tokenlake.etl.introspection.sample import (
     BLOCK_BYTES,
@@ -33,6 +32,7 @@ from tokenlake.etl.plan.source import settle
 from tokenlake.etl.sources.bad_reasons import bad_reasons
 from tokenlake.etl.sources.inputs import FileRange, InputFile
 from tokenlake.etl.sources.splits import split_file
+from tokenlake.etl.tokenizers.files import NO_TOKENIZER
 from tokenlake.etl.unit.documents import Prepared, Recipe
 
 _NAME: Final = "inspected"

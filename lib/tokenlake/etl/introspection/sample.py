@@ -25,7 +25,7 @@ from tokenlake.etl.introspection.shapes import (
     shape_of_value,
 )
 from tokenlake.etl.sources.bad_reasons import BadReason, added_up
-from tokenlake.etl.sources.bad_records import BadLine, place_of
+from tokenlake.etl.sources.bad_records import BadLine, position_unit
 from tokenlake.etl.sources.byte_stream import ByteStream
 from tokenlake.etl.sources.columnar import reading
 from tokenlake.etl.sources.contents import check_records
@@ -36,6 +36,7 @@ from tokenlake.etl.sources.json_form import SPACE
 from tokenlake.etl.sources.opening import opened
 from tokenlake.etl.sources.parquet import open_parquet
 from tokenlake.etl.sources.parsed import Parsed, Want
+from tokenlake.etl.sources.position_kinds import place_of
 from tokenlake.etl.sources.records import reader_of
 
 FILE_BYTES: Final = 4 << 20
@@ -585,7 +586,7 @@ def _place(file: InputFile, record: BadLine, lines_before: int) -> str:
     line_number: int | None = None
     if record.line_index is not None:
         line_number = lines_before + record.line_index + 1
-    return place_of(file.path, file, line_number, record.position)
+    return place_of(file.path, record.position, line_number, position_unit(file))
 
 
 def _seen_columns(

@@ -7,16 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, Protocol, final
+from typing import Any, Protocol, final
 
 from tokenlake.base import numbers
-from tokenlake.etl.sources.bad_records import BadRecord, place_of
+from tokenlake.etl.sources.bad_records import BadRecord, position_unit
 from tokenlake.etl.sources.inputs import InputFile
-from tokenlake.etl.sources.lines import count_lines
-from tokenlake.etl.sources.opening import opened
-
-# Largest byte offset up to which the lines before a record are counted.
-_COUNTED_BYTES: Final = 1 << 30
+from tokenlake.etl.sources.line_counter import LineCounter
+from tokenlake.etl.sources.position_kinds import place_of
 
 
 @final
@@ -27,7 +24,7 @@ class BadReason:
     Attributes:
         reason: Stable code, such as ``invalid_json``.
         records: Number of bad records with this reason.
-        first: Place of the first one: ``a.jsonl:12`` or ``b.parquet, row 7``; "" if
+        first: Place of the first one: ``a.jsonl:12`` or ``b.parquet:7``; "" if
             it is unknown.
     """
 
@@ -59,6 +56,7 @@ def bad_reasons(
         batches: Batches in file order.
         storage_options: Options of the storage of their files.
     """
+    counter = LineCounter(storage_options or {})
     parts: list[BadReason] = []
     placed_reasons: set[str] = set()
     for batch in batches:
@@ -68,7 +66,7 @@ def bad_reasons(
             # Counting lines reads the file, so that only the first record is placed.
             if record.reason not in placed_reasons:
                 placed_reasons.add(record.reason)
-                place = _place(record, file_by_id[record.file_id], storage_options)
+                place = _place(record, file_by_id[record.file_id], counter)
             part = BadReason(reason=record.reason, records=1, first=place)
             parts.append(part)
     return added_up(parts)
@@ -134,13 +132,9 @@ def sufficient_fraction(
     return 1.0
 
 
-def _place(
-    record: BadRecord, file: InputFile, storage_options: Mapping[str, Any] | None
-) -> str:
+def _place(record: BadRecord, file: InputFile, counter: LineCounter) -> str:
     """Return the place of a bad record, with its line if it can be counted."""
     line_number = record.line
-    has_lines = file.format == "jsonl" and not file.compression and file.is_local
-    if line_number is None and has_lines and record.position <= _COUNTED_BYTES:
-        with opened(file, storage_options) as data:
-            line_number = count_lines(data, record.position) + 1
-    return place_of(record.file, file, line_number, record.position)
+    if line_number is None:
+        line_number = counter.line_of(file, record.position)
+    return place_of(record.file, record.position, line_number, position_unit(file))

@@ -75,9 +75,9 @@ def refuse(record: BadRecord, file: InputFile) -> BadRecordError:
     place = file.url
     if record.line is not None:
         place = f"{file.url}:{record.line}"
-    position_unit = _position_unit(file)
+    unit = position_unit(file)
     return BadRecordError(
-        f"{place}: {record.reason} at {position_unit} {record.position}: {record.detail}. Repair the record, or set "
+        f"{place}: {record.reason} at {unit} {record.position}: {record.detail}. Repair the record, or set "
         "`on_bad_record: quarantine` to keep such records separately and continue.",
         file=record.file,
         line=record.line,
@@ -87,21 +87,7 @@ def refuse(record: BadRecord, file: InputFile) -> BadRecordError:
     )
 
 
-def place_of(name: str, file: InputFile, line: int | None, position: int) -> str:
-    """Return the place of a record for people: ``a.jsonl:12`` or ``b.parquet, row 7``.
-
-    Args:
-        name: Name of the file in the place.
-        file: The file.
-        line: Line number, from 1; None if it was not counted.
-        position: Position as in :class:`BadRecord`.
-    """
-    if line is not None:
-        return f"{name}:{line}"
-    return f"{name}, {_position_unit(file)} {position}"
-
-
-def _position_unit(file: InputFile) -> str:
+def position_unit(file: InputFile) -> str:
     """Return the thing that a position counts, which depends on the format."""
     if file.format in ("jsonl", "text"):
         return "byte offset"

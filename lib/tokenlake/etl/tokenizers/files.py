@@ -376,6 +376,10 @@ class TokenizerFiles:
         return parse_json_object(self.name, file_name, self.files.get(file_name, b"{}"))
 
 
+NO_TOKENIZER: Final = TokenizerFiles(name="none", files={"tokenizer.json": b"{}"})
+"""Tokenizer of recipes whose texts are fields, which need none."""
+
+
 def read_bounded(path: Path, name: str) -> bytes:
     """Return the content of a file of a tokenizer.
 
