@@ -79,11 +79,8 @@ def test_ticks_are_round_and_reach_the_largest_value(
 ) -> None:
     ticks = plots.ticks(largest)
     assert ticks[0] == 0 and ticks[-1] >= largest * 0.99 and 3 <= len(ticks) <= 7
-    assert all(
-        len(f"{tick:.3g}") <= len(f"{tick:.12g}")
-        and float(f"{tick:.3g}") == pytest.approx(tick)
-        for tick in ticks
-    )
+    for tick in ticks:
+        assert float(f"{tick:.3g}") == pytest.approx(tick)
 
 
 def test_a_plot_has_axes_labels_and_a_legend(plots: ModuleType) -> None:

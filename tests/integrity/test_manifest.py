@@ -285,7 +285,7 @@ def test_removing_a_version_removes_the_copy(lake: Path, small: Path) -> None:
 
 def test_a_version_without_a_manifest_is_none(lake: Path) -> None:
     damage(lake / "small" / "v1" / "manifest.json", "remove", Random(1))
-    with pytest.raises(NotFoundError, match="run its build again"):
+    with pytest.raises(NotFoundError, match="Run its build again"):
         repair(lake, "small@v1")
 
 

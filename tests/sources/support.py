@@ -54,6 +54,7 @@ class Source:
     subset: str | None = None
     split: str = "train"
     split_from: str = "default"
+    sibling_splits: tuple[str, ...] = ()
     delimiter: str | None = None
     tokens: Any = None
 
