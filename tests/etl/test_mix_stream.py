@@ -198,40 +198,10 @@ def test_an_agenda_lets_go_of_a_row_group_between_its_uses_and_never_in_one(
     assert not held
 
 
-def test_the_rows_of_a_stream_are_pinned() -> None:
-    """What is stored and what a trainer reads rest on it: another order here is
-    another format.
-    """
+def pinned_rows(forms: dict[str, OrderForm]) -> list[tuple[int, ...]]:
+    """Return (source, epoch, row group, row) at the first 24 positions of a mixture."""
     lengths = {"code": 7, "web": 11}
     groups = {"code": np.array([3, 4]), "web": np.array([4, 4, 3])}
-    weights = constant({"code": 0.25, "web": 0.75})
-    mixture = SourceMixture(
-        lengths, weights, lanes=2, batch_size=4, block_size=8, seed=5, order=3
-    )
-    orders = [
-        source_order(name, groups[name], lanes=2, seed=5) for name in mixture.names
-    ]
-    rows = MixtureStream(mixture, orders).rows(0, 24)
-    found = [tuple(int(value) for value in row) for row in zip(*rows, strict=True)]
-    # (source, epoch, row group, row)
-    assert found[:8] == [
-        (1, 0, 0, 2),
-        (0, 0, 0, 1),
-        (1, 0, 1, 1),
-        (1, 0, 1, 2),
-        (1, 0, 0, 1),
-        (1, 0, 0, 3),
-        (1, 0, 1, 3),
-        (0, 0, 1, 1),
-    ]
-    assert found[-4:] == [(1, 1, 2, 0), (1, 1, 0, 1), (0, 0, 1, 2), (1, 1, 1, 3)]
-
-
-def test_the_rows_of_other_forms_are_pinned() -> None:
-    """States of trainers name the form of each source, and resume in it."""
-    lengths = {"code": 7, "web": 11}
-    groups = {"code": np.array([3, 4]), "web": np.array([4, 4, 3])}
-    forms = {"code": OrderForm(window="all"), "web": OrderForm(interleave=2)}
     weights = constant({"code": 0.25, "web": 0.75})
     mixture = SourceMixture(
         lengths, weights, lanes=2, batch_size=4, block_size=8, seed=5, order=3
@@ -241,9 +211,32 @@ def test_the_rows_of_other_forms_are_pinned() -> None:
         for name in mixture.names
     ]
     rows = MixtureStream(mixture, orders).rows(0, 24)
-    delivered = [tuple(int(value) for value in row) for row in zip(*rows, strict=True)]
-    # (source, epoch, row group, row)
-    assert delivered[:8] == [
+    return [tuple(int(value) for value in row) for row in zip(*rows, strict=True)]
+
+
+def test_the_rows_of_a_stream_are_pinned() -> None:
+    """What is stored and what a trainer reads rest on it: another order here is
+    another format.
+    """
+    rows = pinned_rows({"code": OrderForm(), "web": OrderForm()})
+    assert rows[:8] == [
+        (1, 0, 0, 2),
+        (0, 0, 0, 1),
+        (1, 0, 1, 1),
+        (1, 0, 1, 2),
+        (1, 0, 0, 1),
+        (1, 0, 0, 3),
+        (1, 0, 1, 3),
+        (0, 0, 1, 1),
+    ]
+    assert rows[-4:] == [(1, 1, 2, 0), (1, 1, 0, 1), (0, 0, 1, 2), (1, 1, 1, 3)]
+
+
+def test_the_rows_of_other_forms_are_pinned() -> None:
+    """States of trainers name the form of each source, and resume in it."""
+    forms = {"code": OrderForm(window="all"), "web": OrderForm(interleave=2)}
+    rows = pinned_rows(forms)
+    assert rows[:8] == [
         (1, 0, 0, 0),
         (0, 0, 0, 0),
         (1, 0, 2, 0),
@@ -253,7 +246,7 @@ def test_the_rows_of_other_forms_are_pinned() -> None:
         (1, 0, 1, 1),
         (0, 0, 0, 1),
     ]
-    assert delivered[-4:] == [(1, 1, 0, 1), (1, 1, 2, 1), (0, 0, 1, 3), (1, 1, 0, 3)]
+    assert rows[-4:] == [(1, 1, 0, 1), (1, 1, 2, 1), (0, 0, 1, 3), (1, 1, 0, 3)]
 
 
 @pytest.mark.parametrize(

@@ -82,6 +82,22 @@ def walked_cell(missing: list[int], free_slots: Rows, owed: int) -> list[int]:
     return rows
 
 
+def constant_deal(
+    ratios: list[int], lanes: int, size: int, *, scatters_lanes: bool
+) -> Deal:
+    """Return a deal of constant weights, `size` slots of each lane in a cell."""
+    weights = {f"s{number}": float(ratio) for number, ratio in enumerate(ratios)}
+    return Deal(
+        constant(weights),
+        lanes=lanes,
+        batch_size=size * lanes,
+        block_size=50,
+        step_rows=size * lanes,
+        seed=3,
+        scatters_lanes=scatters_lanes,
+    )
+
+
 @given(
     st.lists(st.integers(1, 30) | st.integers(1, 2), min_size=1, max_size=7),
     st.sampled_from([2, 3, 5]),
@@ -92,16 +108,7 @@ def walked_cell(missing: list[int], free_slots: Rows, owed: int) -> list[int]:
 def test_a_group_is_dealt_as_a_walk_from_cell_to_cell_deals_it(
     ratios: list[int], lanes: int, size: int, group: int
 ) -> None:
-    weights = {f"s{number}": float(ratio) for number, ratio in enumerate(ratios)}
-    deal = Deal(
-        constant(weights),
-        lanes=lanes,
-        batch_size=size * lanes,
-        block_size=50,
-        step_rows=size * lanes,
-        seed=3,
-        scatters_lanes=False,
-    )
+    deal = constant_deal(ratios, lanes, size, scatters_lanes=False)
     cells = range(group * deal.cells, (group + 1) * deal.cells)
     rows_taken = np.stack([deal.bounds(lane, cells) for lane in range(lanes)], axis=2)
     counts = [
@@ -128,18 +135,9 @@ def test_scattered_lanes_have_the_counts_of_the_stream_and_of_their_groups(
     ratios: list[int], lanes: int, size: int, group: int
 ) -> None:
     """Lanes are permuted inside a group; its ends and the counts stay."""
-    weights = {f"s{number}": float(ratio) for number, ratio in enumerate(ratios)}
     bounds_of_deals: list[Int64] = []
     for scatters_lanes in (False, True):
-        deal = Deal(
-            constant(weights),
-            lanes=lanes,
-            batch_size=size * lanes,
-            block_size=50,
-            step_rows=size * lanes,
-            seed=3,
-            scatters_lanes=scatters_lanes,
-        )
+        deal = constant_deal(ratios, lanes, size, scatters_lanes=scatters_lanes)
         cells = range(group * deal.cells, (group + 1) * deal.cells)
         bounds = [deal.bounds(lane, cells) for lane in range(lanes)]
         bounds_of_deals.append(np.stack(bounds, axis=2))
