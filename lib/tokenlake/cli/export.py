@@ -285,9 +285,9 @@ def _note_on_missing(missing_paths: list[str]) -> str:
     names = ", ".join(printable(path) for path in missing_paths[:_SHOWN_MISSING])
     if len(missing_paths) > _SHOWN_MISSING:
         names += ", ..."
-    verb = "was" if len(missing_paths) == 1 else "were"
-    files = numbers.plural(len(missing_paths), "file")
-    return f"note: {files} of this export {verb} missing, and it was written again: {names}"
+    if len(missing_paths) == 1:
+        return f"note: 1 file of this export was missing, and it was written again: {names}"
+    return f"note: {len(missing_paths)} files of this export were missing, and they were written again: {names}"
 
 
 def _note_resumption(progress: ExportProgress) -> None:

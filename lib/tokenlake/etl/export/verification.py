@@ -25,10 +25,13 @@ from tokenlake.etl.export.flat_manifest import (
 from tokenlake.runtime.store.address import open_read_store
 from tokenlake.runtime.store.base import ReadStore
 from tokenlake.runtime.store.file_check import (
+    PROBLEM_COLUMNS,
     ByteProgress,
     OnProgress,
     Problem,
+    problem_rows,
     read_file,
+    verdict_on,
 )
 from tokenlake.runtime.store.schemes import scheme_of
 
@@ -84,28 +87,19 @@ class ExportReport:
     def __repr__(self) -> str:
         files = numbers.plural(self.files, "file")
         size = numbers.size(self.bytes)
-        return f"ExportReport({one_line(self.path)}: {self._verdict}, {files}, {size})"
+        return f"ExportReport({one_line(self.path)}: {verdict_on(self.problems)}, {files}, {size})"
 
     def _repr_html_(self) -> str:
         facts = {
-            "found": self._verdict,
+            "found": verdict_on(self.problems),
             "dataset": self.dataset,
             "version": self.version,
             "format": self.format or None,
             "files": self.files,
             "bytes": self.bytes,
         }
-        headings = ("file", "problem", "expected", "got")
-        rows: list[tuple[str, str, str, str]] = []
-        for problem in self.problems:
-            rows.append((problem.path, problem.problem, problem.expected, problem.got))
-        return named_facts(f"Verification of {self.path}", facts, headings, rows)
-
-    @property
-    def _verdict(self) -> str:
-        if self.ok:
-            return "intact"
-        return numbers.plural(len(self.problems), "problem")
+        rows = problem_rows(self.problems)
+        return named_facts(f"Verification of {self.path}", facts, PROBLEM_COLUMNS, rows)
 
 
 def verify_export(

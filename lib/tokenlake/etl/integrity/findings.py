@@ -41,7 +41,12 @@ from tokenlake.base import numbers
 from tokenlake.base.markup import named_facts, one_line
 from tokenlake.errors import NotFoundError, StoreError
 from tokenlake.runtime.store.base import ReadStore
-from tokenlake.runtime.store.file_check import Problem
+from tokenlake.runtime.store.file_check import (
+    PROBLEM_COLUMNS,
+    Problem,
+    problem_rows,
+    verdict_on,
+)
 from tokenlake.runtime.store.layout import Layout, ledger_unit
 from tokenlake.runtime.store.ledger import FileEntry, ShardEntry
 from tokenlake.runtime.store.manifest import Manifest
@@ -111,7 +116,7 @@ class VerifyReport:
     def __repr__(self) -> str:
         name = one_line(f"{self.dataset}@v{self.version}")
         files = numbers.plural(self.files, "file")
-        return f"VerifyReport({name}: {self._verdict}, {files}, {numbers.size(self.bytes)})"
+        return f"VerifyReport({name}: {verdict_on(self.problems)}, {files}, {numbers.size(self.bytes)})"
 
     def _repr_html_(self) -> str:
         # A fact that is None is left out: a shallow verification decodes nothing.
@@ -124,25 +129,16 @@ class VerifyReport:
         if not self.listed:
             unlisted_files = "not checked"
         facts = {
-            "found": self._verdict,
+            "found": verdict_on(self.problems),
             "files": self.files,
             "bytes": self.bytes,
             "rows decoded": rows_decoded,
             "tokens decoded": tokens_decoded,
             "unlisted files": unlisted_files,
         }
-        headings = ("file", "problem", "expected", "got")
-        rows: list[tuple[str, str, str, str]] = []
-        for problem in self.problems:
-            rows.append((problem.path, problem.problem, problem.expected, problem.got))
+        rows = problem_rows(self.problems)
         title = f"Verification of {self.dataset}@v{self.version}"
-        return named_facts(title, facts, headings, rows)
-
-    @property
-    def _verdict(self) -> str:
-        if self.ok:
-            return "intact"
-        return numbers.plural(len(self.problems), "problem")
+        return named_facts(title, facts, PROBLEM_COLUMNS, rows)
 
 
 # Path of a unit's quarantine. Its name is the number of the unit.

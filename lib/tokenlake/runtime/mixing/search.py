@@ -98,10 +98,14 @@ def _next_lookup(search: Search[Any], numbers: Int64 | None) -> Lookup:
 
 def _look_up(lookups: Sequence[Lookup]) -> list[Int64]:
     """Return the numbers of each lookup."""
+    # Small lookups are joined; their numbers come in the order of the lookups.
     joined = _joined([lookup for lookup in lookups if lookup.is_small])
     numbers: list[Int64] = []
     for lookup in lookups:
-        numbers.append(next(joined) if lookup.is_small else lookup.numbers())
+        if lookup.is_small:
+            numbers.append(next(joined))
+        else:
+            numbers.append(lookup.numbers())
     return numbers
 
 

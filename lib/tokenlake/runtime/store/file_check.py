@@ -10,10 +10,11 @@ import hashlib
 import io
 import tempfile
 import threading
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, BinaryIO, Final, TypeAlias, cast, final
 
+from tokenlake.base import numbers
 from tokenlake.base.threads import Stop
 from tokenlake.runtime.store.base import ReadStore
 
@@ -36,6 +37,25 @@ class Problem:
     problem: str
     expected: str
     got: str
+
+
+PROBLEM_COLUMNS: Final = ("file", "problem", "expected", "got")
+"""Headings of a table of problems."""
+
+
+def problem_rows(problems: Sequence[Problem]) -> list[tuple[str, ...]]:
+    """Return the rows of a table of problems, under :data:`PROBLEM_COLUMNS`."""
+    rows: list[tuple[str, ...]] = []
+    for problem in problems:
+        rows.append((problem.path, problem.problem, problem.expected, problem.got))
+    return rows
+
+
+def verdict_on(problems: Sequence[Problem]) -> str:
+    """Return ``intact``, or the number of problems in words."""
+    if not problems:
+        return "intact"
+    return numbers.plural(len(problems), "problem")
 
 
 @final
