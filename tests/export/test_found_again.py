@@ -13,6 +13,7 @@ import pytest
 
 import tokenlake as tl
 from tests.builds import Config
+from tests.export.test_round_trips import FORMATS
 from tokenlake.cli.app import main
 from tokenlake.errors import (
     ConfigError,
@@ -26,17 +27,6 @@ from tokenlake.runtime.store import open_store
 
 Output = pytest.CaptureFixture[str]
 
-FORMATS: Final = (
-    "parquet",
-    "arrow",
-    "jsonl",
-    "megatron",
-    "numpy",
-    "npy",
-    "mds",
-    "litdata",
-    "array_record",
-)
 WIDTH: Final = 32
 
 
@@ -102,6 +92,22 @@ def contents(target: Path) -> dict[str, bytes]:
 
 def export_again(target: Path, format_name: str, *options: str) -> int:
     return main(["export", "packed", str(target), "--format", format_name, *options])
+
+
+def test_several_missing_files_are_written_again(
+    lake: Path, tmp_path: Path, capsys: Output
+) -> None:
+    target = exported(lake, tmp_path / "out", "mds")
+    whole = contents(target)
+    data_files = [path for path in target.rglob("*") if path.name.startswith("shard.")]
+    index_files = list(target.rglob("index.json"))
+    removed = [*data_files, *index_files]
+    for path in removed:
+        path.unlink()
+    assert export_again(target, "mds") == 0
+    sentence = f"{len(removed)} files of this export were missing, and they were written again: "
+    assert sentence in capsys.readouterr().err
+    assert contents(target) == whole
 
 
 @pytest.mark.parametrize("format_name", FORMATS)
