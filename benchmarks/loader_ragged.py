@@ -5,7 +5,6 @@ Measured are ids per CPU second of whole processes, and the share of padding.
 
 from __future__ import annotations
 
-import json
 import statistics
 import sys
 from pathlib import Path
@@ -15,7 +14,7 @@ from benchmarks import builds
 from benchmarks.goals import Goal
 from benchmarks.inputs import Input
 from benchmarks.loader_input import CORPUS, LoaderInput, build
-from benchmarks.measure import measure
+from benchmarks.measure import measure, printed_figures
 from benchmarks.vocabularies import Vocabulary
 
 DOCUMENTS: Final = "documents"
@@ -112,16 +111,7 @@ def _run_loader(
         log=log_path,
         env=builds.environment(work, work / "scratch" / "hash-cache"),
     )
-    # The figures are the last line of JSON: packages may print lines after them.
-    log_lines = log_path.read_text(errors="replace").strip().splitlines()
-    if measurement.exit_code:
-        last_lines = " / ".join(log_lines[-2:])[-300:]
-        raise RuntimeError(
-            f"exit code {measurement.exit_code}: {last_lines} (output: {log_path})"
-        )
-    figures = json.loads(
-        next(line for line in reversed(log_lines) if line.startswith("{"))
-    )
+    figures = printed_figures(measurement, log_path)
     # Only ids count, not padding.
     rate = figures["ids"] / measurement.cpu / 1e6
     return rate, 1 - figures["ids"] / figures["cells"]

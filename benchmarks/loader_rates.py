@@ -7,7 +7,6 @@ every run.
 
 from __future__ import annotations
 
-import json
 import statistics
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -33,7 +32,7 @@ from benchmarks.loader_contenders import (
     interpreter,
 )
 from benchmarks.loader_input import LoaderInput, convert
-from benchmarks.measure import Measurement, measure
+from benchmarks.measure import Measurement, measure, printed_figures
 
 LEAST_RATES: Final = {OURS: 200.0, SEGMENTS: 150.0}
 """Loader -> least rate in Mtok per CPU second."""
@@ -268,17 +267,9 @@ def run_loader(
         log=log_path,
         env=builds.environment(work, work / "scratch" / "hash-cache"),
     )
-    log_lines = log_path.read_text(errors="replace").strip().splitlines()
-    if measurement.exit_code:
-        last_lines = " / ".join(log_lines[-2:])[-300:]
-        raise RuntimeError(
-            f"exit code {measurement.exit_code}: {last_lines} (whole output: {log_path})"
-        )
 
-    # 3. Check the rows. Packages may print lines after the figures.
-    figures = json.loads(
-        next(line for line in reversed(log_lines) if line.startswith("{"))
-    )
+    # 3. Check the rows.
+    figures = printed_figures(measurement, log_path)
     is_mixture = "mixture" in loader.variant
     rows = describe_rows(figures, loader_input, passes, is_mixture=is_mixture)
     if loader.role == "ours" and rows not in (ALL_ROWS, BY_WEIGHTS):

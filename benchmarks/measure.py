@@ -30,7 +30,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 """Folder from which `benchmarks` can be imported."""
@@ -138,6 +138,28 @@ def measure(
     if not measurement.killed and billed:
         measurement.check()
     return measurement
+
+
+def printed_figures(measurement: Measurement, log_path: Path) -> dict[str, Any]:
+    """Return the figures that a measured program printed as a line of JSON.
+
+    Args:
+        measurement: Measurement of the program.
+        log_path: File with its output.
+
+    Raises:
+        RuntimeError: The program failed; the message has the end of its output.
+    """
+    log_lines = log_path.read_text(errors="replace").strip().splitlines()
+    if measurement.exit_code:
+        last_lines = " / ".join(log_lines[-2:])[-300:]
+        raise RuntimeError(
+            f"exit code {measurement.exit_code}: {last_lines} (whole output: {log_path})"
+        )
+    # Packages may print lines after the figures.
+    return json.loads(
+        next(line for line in reversed(log_lines) if line.startswith("{"))
+    )
 
 
 class _Process(NamedTuple):
